@@ -186,6 +186,20 @@ impl<'a> Decider<'a> {
         Ok(grant)
     }
 
+    /// Takes the charge's units whatever is left, of a request that was decided and counted.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub(crate) async fn count(&self, ask: &Ask<'_>) -> Result<(), StoreError> {
+        if ask.is_asked() {
+            let charge = ask.charge.counted();
+            let answer = self.noting_failure(self.enforcer.store().check(&[charge], self.now));
+            let _: Verdict = answer.await?;
+        }
+        Ok(())
+    }
+
     /// Gives the charge's units back.
     ///
     /// # Errors

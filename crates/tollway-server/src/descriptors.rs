@@ -33,10 +33,30 @@ pub struct Node {
     /// The limit for descriptors that end here.
     pub limit: Option<Limit>,
     exact: HashMap<String, HashMap<String, Node>>,
-    wildcards: Vec<(String, Pattern, Node)>,
+    wildcards: Vec<(String, Wildcard)>,
     /// Keys and values of the wildcards: a program may write thousands, and each is looked up here.
     wildcard_names: HashSet<(String, String)>,
     bare: HashMap<String, Node>,
+}
+
+/// A branch for all values that a pattern matches.
+#[derive(Debug)]
+struct Wildcard {
+    pattern: Pattern,
+    /// Whether these values share one count.
+    shares_count: bool,
+    node: Node,
+}
+
+/// Which values lead to a branch of the tree.
+#[derive(Clone, Copy, Debug)]
+pub enum DescriptorValues<'a> {
+    /// Any that no other branch of the key takes.
+    Any,
+    /// This one.
+    One(&'a str),
+    /// All that a pattern with `*` matches, and whether they share one count.
+    Matching(&'a str, bool),
 }
 
 /// What holds for the descriptors that end at a node.
@@ -52,8 +72,6 @@ pub struct Limit {
     pub quota_mode: bool,
     /// Say that the store is unavailable rather than answer in its place.
     pub unavailable_on_store_error: bool,
-    /// All values that a wildcard matches share one count.
-    pub share_threshold: bool,
     /// The name by which other limits replace it.
     pub name: Option<String>,
     /// The names of limits that do not count if this one matches in the same request.
@@ -143,20 +161,20 @@ impl Domain {
     /// The limit for a descriptor with these entries.
     pub(crate) fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
         let mut node = &self.root;
-        // For each entry the pattern that matched, if it was one.
-        let mut wildcards = Vec::with_capacity(entries.len());
+        // For each entry the pattern whose values share one count, if it was one.
+        let mut shared = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            let (next, wildcard) = node.next(key, value)?;
-            wildcards.push(wildcard);
+            let (next, pattern) = node.next(key, value)?;
+            shared.push(pattern);
             node = next;
         }
         let limit = node.limit.as_ref()?;
         // The policy is named after the rule alone: another domain may have the same one.
         let mut bytes = Vec::with_capacity(64);
         push_part(&mut bytes, self.name.as_bytes());
-        for ((key, value), wildcard) in entries.iter().zip(wildcards) {
+        for ((key, value), pattern) in entries.iter().zip(shared) {
             push_part(&mut bytes, key.as_bytes());
-            match wildcard.filter(|_| limit.share_threshold) {
+            match pattern {
                 Some(pattern) => push_part(&mut bytes, &pattern.spelled()),
                 None => push_part(&mut bytes, value.as_bytes()),
             }
@@ -174,7 +192,6 @@ impl Limit {
             shadow: false,
             quota_mode: false,
             unavailable_on_store_error: false,
-            share_threshold: false,
             name: None,
             replaces: Vec::new(),
             metadata: serde_json::Map::new(),
@@ -192,14 +209,15 @@ impl Node {
 
     /// Adds a branch; false if the same one is there already.
     #[must_use]
-    pub fn add(&mut self, key: &str, value: Option<&str>, node: Self) -> bool {
-        match value {
-            None => self.bare.insert(key.to_owned(), node).is_none(),
-            Some(value) if value.contains('*') => {
-                self.wildcards.push((key.to_owned(), Pattern::new(value), node));
-                self.wildcard_names.insert((key.to_owned(), value.to_owned()))
+    pub fn add(&mut self, key: &str, values: DescriptorValues<'_>, node: Self) -> bool {
+        match values {
+            DescriptorValues::Any => self.bare.insert(key.to_owned(), node).is_none(),
+            DescriptorValues::Matching(text, shares_count) => {
+                let wildcard = Wildcard { pattern: Pattern::new(text), shares_count, node };
+                self.wildcards.push((key.to_owned(), wildcard));
+                self.wildcard_names.insert((key.to_owned(), text.to_owned()))
             }
-            Some(value) => {
+            DescriptorValues::One(value) => {
                 let values = self.exact.entry(key.to_owned()).or_default();
                 values.insert(value.to_owned(), node).is_none()
             }
@@ -210,22 +228,23 @@ impl Node {
     fn policies(&self) -> Box<dyn Iterator<Item = &Policy> + '_> {
         let own = self.limit.iter().filter_map(|limit| limit.policy.as_ref());
         let exact = self.exact.values().flat_map(HashMap::values);
-        let wildcards = self.wildcards.iter().map(|(_, _, node)| node);
+        let wildcards = self.wildcards.iter().map(|(_, wildcard)| &wildcard.node);
         let branches = exact.chain(wildcards).chain(self.bare.values());
         Box::new(own.chain(branches.flat_map(Self::policies)))
     }
 
-    /// The branch for an entry, and the wildcard that led there, if one did.
+    /// The branch for an entry, and the pattern that led there if its values share one count.
     fn next(&self, key: &str, value: &str) -> Option<(&Self, Option<&Pattern>)> {
         if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
             return Some((node, None));
         }
-        let wildcard = self
-            .wildcards
-            .iter()
-            .find(|(name, pattern, _)| name == key && pattern.matches(value.as_bytes()));
-        match wildcard {
-            Some((_, pattern, node)) => Some((node, Some(pattern))),
+        let matches = |(name, wildcard): &&(String, Wildcard)| {
+            name == key && wildcard.pattern.matches(value.as_bytes())
+        };
+        match self.wildcards.iter().find(matches) {
+            Some((_, Wildcard { pattern, shares_count, node })) => {
+                Some((node, Some(pattern).filter(|_| *shares_count)))
+            }
             None => self.bare.get(key).map(|node| (node, None)),
         }
     }
@@ -246,13 +265,11 @@ mod tests {
     fn domain() -> Domain {
         let mut root = Node::default();
         let mut login = leaf("5/m");
-        assert!(login.add("user", None, leaf("2/m")));
-        assert!(root.add("path", Some("/login"), login));
-        let mut shared = leaf("7/m");
-        shared.limit.as_mut().unwrap().share_threshold = true;
-        assert!(root.add("path", Some("/a*"), shared));
-        assert!(root.add("path", Some("/*"), leaf("8/m")));
-        assert!(root.add("path", None, leaf("9/m")));
+        assert!(login.add("user", DescriptorValues::Any, leaf("2/m")));
+        assert!(root.add("path", DescriptorValues::One("/login"), login));
+        assert!(root.add("path", DescriptorValues::Matching("/a*", true), leaf("7/m")));
+        assert!(root.add("path", DescriptorValues::Matching("/*", false), leaf("8/m")));
+        assert!(root.add("path", DescriptorValues::Any, leaf("9/m")));
         Domain::new("edge".to_owned(), root)
     }
 
@@ -317,5 +334,22 @@ mod tests {
     fn values_are_counted_apart_unless_a_wildcard_shares() {
         assert_ne!(found(&[("path", "/x")]), found(&[("path", "/y")]));
         assert_eq!(found(&[("path", "/a1")]), found(&[("path", "/a2")]));
+    }
+
+    #[test]
+    fn each_wildcard_level_shares_by_its_own_flag() {
+        let key_of = |[outer, inner]: [bool; 2], values: [&str; 2]| {
+            let mut tenant = Node::default();
+            assert!(tenant.add("file", DescriptorValues::Matching("f*", inner), leaf("2/m")));
+            let mut root = Node::default();
+            assert!(root.add("tenant", DescriptorValues::Matching("t*", outer), tenant));
+            let domain = Domain::new("edge".to_owned(), root);
+            domain.find(&[("tenant", values[0]), ("file", values[1])]).unwrap().key
+        };
+        for flags in [[false, false], [false, true], [true, false], [true, true]] {
+            let same = |one, other| key_of(flags, one) == key_of(flags, other);
+            assert_eq!(same(["t1", "f1"], ["t2", "f1"]), flags[0], "{flags:?}: tenants");
+            assert_eq!(same(["t1", "f1"], ["t1", "f2"]), flags[1], "{flags:?}: files");
+        }
     }
 }

@@ -68,7 +68,7 @@ mod worker;
 pub use auth::{Auth, Role};
 pub use config_line::ConfigLine;
 pub use dashboard::ProxyAdmin;
-pub use descriptors::{Domain, Limit, Node};
+pub use descriptors::{DescriptorValues, Domain, Limit, Node};
 pub use endpoint::{Endpoint, UnixSocket};
 pub use enforcer::Backing;
 pub use metrics::{Counter, Front, Metrics, Tally};

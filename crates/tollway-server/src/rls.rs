@@ -12,6 +12,11 @@
 //!                +-- quota mode -------------> denies only if all in quota mode are over
 //!                `-- otherwise --------------> all together
 //! ```
+//!
+//! A descriptor that names its hits itself is a report: Envoy sends what a stream has used when it
+//! is done, and sends it as it sends a check. Refused and not taken, it would be forgotten, and a
+//! client could use any amount as long as its last piece does not fit. So what is denied of reports
+//! is counted all the same.
 
 mod limits;
 mod response;
@@ -77,6 +82,8 @@ struct Case<'a> {
     digest: Option<Vec<u8>>,
     hits: u64,
     is_negative: bool,
+    /// Whether it tells what was used: that is counted, whatever was left.
+    is_report: bool,
 }
 
 /// Answers a request.
@@ -97,7 +104,7 @@ pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Res
     let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
     let decider = worker.decider(&rules);
     let outcomes = decide_all(&decider, &cases, &asks).await?;
-    Ok(response::assemble(&decider, &cases, &asks, &outcomes))
+    Ok(response::assemble(&decider, request, &cases, &asks, &outcomes))
 }
 
 fn validate(worker: &Worker, request: &Request<'_>) -> Result<(), Refusal> {
@@ -134,23 +141,33 @@ fn case<'a>(
     limit: Option<&'a Limit>,
     domain: Option<&'a Domain>,
 ) -> Case<'a> {
-    let hits = descriptor.hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1)));
+    let (limit, key) = match limit {
+        Some(limit) => (Some(limit), key_of_request(request, descriptor)),
+        None => match domain.and_then(|domain| domain.find(&descriptor.entries)) {
+            Some(Found { limit, key }) => (Some(limit), key),
+            None => (None, Vec::new()),
+        },
+    };
     let is_negative = descriptor.is_negative;
-    if limit.is_some() {
-        let mut key = Vec::new();
-        push_part(&mut key, request.domain.as_bytes());
-        for (name, value) in &descriptor.entries {
-            push_part(&mut key, name.as_bytes());
-            push_part(&mut key, value.as_bytes());
-        }
-        return Case { limit, digest: digest(&key), key, hits, is_negative };
+    Case {
+        limit,
+        digest: digest(&key),
+        key,
+        hits: descriptor.hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1))),
+        is_negative,
+        is_report: !is_negative && descriptor.hits.is_some_and(|hits| hits > 0),
     }
-    match domain.and_then(|domain| domain.find(&descriptor.entries)) {
-        Some(Found { limit, key }) => {
-            Case { limit: Some(limit), digest: digest(&key), key, hits, is_negative }
-        }
-        None => Case { limit: None, key: Vec::new(), digest: None, hits, is_negative },
+}
+
+/// Who is limited by a limit that comes with the request.
+fn key_of_request(request: &Request<'_>, descriptor: &Descriptor<'_>) -> Vec<u8> {
+    let mut key = Vec::new();
+    push_part(&mut key, request.domain.as_bytes());
+    for (name, value) in &descriptor.entries {
+        push_part(&mut key, name.as_bytes());
+        push_part(&mut key, value.as_bytes());
     }
+    key
 }
 
 /// Drops the limits that others in the same request replace.
@@ -186,11 +203,18 @@ async fn decide_all(
     let mut outcomes = Outcomes { decisions: vec![None; cases.len()], degraded: false };
     let mut together: Vec<(usize, Ask<'_>)> = Vec::new();
     let mut quota: Vec<(usize, Ask<'_>)> = Vec::new();
+    // What was looked at and has nothing left refuses the others, too.
+    let mut refuses = false;
+    let mut quota_looks = Vec::new();
     for (index, (case, ask)) in cases.iter().zip(asks).enumerate() {
         let (Some(ask), Some(limit)) = (*ask, case.limit) else { continue };
         if case.hits == 0 {
             let verdict = decider.peek(&[ask]).await?;
             outcomes.note(&[(index, ask)], &verdict);
+            match limit.quota_mode {
+                true => quota_looks.push(verdict.is_allowed()),
+                false => refuses |= !verdict.is_allowed(),
+            }
         } else if case.is_negative {
             let snapshot: Snapshot = decider.refund(&ask).await?;
             outcomes.decisions[index] = Some(Decision::Allow(snapshot));
@@ -200,38 +224,57 @@ async fn decide_all(
             together.push((index, ask));
         }
     }
-    let all_spent = quota_spent(decider, &quota, &mut outcomes).await?;
+    let has_quota = !quota.is_empty() || !quota_looks.is_empty();
+    let none_left = quota_spent(decider, &quota, &mut outcomes).await?;
+    refuses |= has_quota && none_left && !quota_looks.contains(&true);
     if !together.is_empty() {
         let asks: Vec<Ask<'_>> = together.iter().map(|(_, ask)| *ask).collect();
         let verdict =
-            if all_spent { decider.peek(&asks).await? } else { decider.check(&asks).await? };
+            if refuses { decider.peek(&asks).await? } else { decider.check(&asks).await? };
         outcomes.note(&together, &verdict);
-        if !verdict.is_allowed() {
+        if refuses || !verdict.is_allowed() {
+            count_reports(decider, cases, together.iter().chain(&quota)).await?;
             return Ok(outcomes);
         }
+    } else if refuses {
+        count_reports(decider, cases, quota.iter()).await?;
+        return Ok(outcomes);
     }
-    if !all_spent {
-        for (index, ask) in quota {
-            let verdict = decider.check(&[ask]).await?;
-            outcomes.note(&[(index, ask)], &verdict);
+    for (index, ask) in quota {
+        let verdict = decider.check(&[ask]).await?;
+        outcomes.note(&[(index, ask)], &verdict);
+        if !verdict.is_allowed() {
+            count_reports(decider, cases, [(index, ask)].iter()).await?;
         }
     }
     Ok(outcomes)
 }
 
-/// Looks at the limits in quota mode; whether there are any and all of them are spent.
+/// Counts what the reports among descriptors tell that was denied, and so not taken.
+async fn count_reports<'a>(
+    decider: &Decider<'_>,
+    cases: &[Case<'_>],
+    denied: impl Iterator<Item = &'a (usize, Ask<'a>)>,
+) -> Result<(), Refusal> {
+    for (_, ask) in denied.filter(|(index, _)| cases[*index].is_report) {
+        decider.count(ask).await?;
+    }
+    Ok(())
+}
+
+/// Looks at the limits in quota mode; whether none of them has anything left.
 async fn quota_spent(
     decider: &Decider<'_>,
     quota: &[(usize, Ask<'_>)],
     outcomes: &mut Outcomes,
 ) -> Result<bool, Refusal> {
-    let mut all_spent = !quota.is_empty();
+    let mut none_left = true;
     for (index, ask) in quota {
         let verdict = decider.peek(std::slice::from_ref(ask)).await?;
-        all_spent &= !verdict.is_allowed();
+        none_left &= !verdict.is_allowed();
         outcomes.note(&[(*index, *ask)], &verdict);
     }
-    Ok(all_spent)
+    Ok(none_left)
 }
 
 impl Outcomes {

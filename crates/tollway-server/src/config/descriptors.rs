@@ -10,7 +10,7 @@ use tollway_core::Policy;
 use super::error::ConfigError;
 use super::policies::{algorithm_or_noted, on_change, on_store_error};
 use super::reader::{ConfigValue, Table};
-use crate::descriptors::{Domain, Limit, Node};
+use crate::descriptors::{DescriptorValues, Domain, Limit, Node};
 use crate::metrics::Metrics;
 use crate::rls::{Unit, limit_policy, printable};
 
@@ -46,7 +46,6 @@ struct Reading<'a> {
 struct Modes {
     shadow: bool,
     quota_mode: bool,
-    share_threshold: bool,
 }
 
 impl Reading<'_> {
@@ -55,7 +54,9 @@ impl Reading<'_> {
             let Some(table) = place.tell(place.table()) else { continue };
             let key = place.tell(table.need("key").and_then(|place| place.text()));
             let key = key.as_deref().unwrap_or("unnamed");
-            let value = table.text("value");
+            // An empty value is none: any is meant.
+            let value = table.text("value").filter(|value| !value.is_empty());
+            let values = values(&table, value.as_deref());
             let dot = if path.is_empty() { "" } else { "." };
             let path = match &value {
                 Some(value) => format!("{path}{dot}{key}_{value}"),
@@ -70,7 +71,7 @@ impl Reading<'_> {
                 let problem = format!("more than {DEPTH_MAX} levels of descriptors");
                 deep.note(problem);
             }
-            if !parent.add(key, value.as_deref(), node) {
+            if !parent.add(key, values, node) {
                 let problem = "the same key and value stand here twice";
                 place.note(problem);
             }
@@ -79,11 +80,8 @@ impl Reading<'_> {
 
     /// The limit of a descriptor; `None` if it has none, or a wrong one, which is noted.
     fn limit(&self, table: &Table<'_>, path: &str) -> Option<Limit> {
-        let modes = Modes {
-            shadow: table.flag("shadow_mode"),
-            quota_mode: table.flag("quota_mode"),
-            share_threshold: table.flag("share_threshold"),
-        };
+        let modes =
+            Modes { shadow: table.flag("shadow_mode"), quota_mode: table.flag("quota_mode") };
         self.note_metrics(table);
         let mut metadata = serde_json::Map::new();
         table.set("metadata", &mut metadata, metadata_of);
@@ -108,7 +106,7 @@ impl Reading<'_> {
         Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, place, ..limit })
     }
 
-    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are
+    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. DescriptorValues are
     /// the clients' to choose, and here never label a metric: the file is read, and the reader
     /// told.
     fn note_metrics(&self, table: &Table<'_>) {
@@ -164,14 +162,26 @@ impl Reading<'_> {
     }
 
     fn limited(&self, policy: Option<Policy>, path: &str, modes: Modes) -> Limit {
-        let Modes { shadow, quota_mode, share_threshold } = modes;
+        let Modes { shadow, quota_mode } = modes;
         let limit = Limit::new(policy, self.metrics.tally(self.domain, path));
-        Limit { shadow, quota_mode, share_threshold, ..limit }
+        Limit { shadow, quota_mode, ..limit }
     }
 
     fn name(&self, path: &str) -> String {
         printable(path)
     }
+}
+
+/// Which values a descriptor is for.
+fn values<'a>(table: &Table<'_>, value: Option<&'a str>) -> DescriptorValues<'a> {
+    let shares_count = table.flag("share_threshold");
+    if let Some(value) = value.filter(|value| value.contains('*')) {
+        return DescriptorValues::Matching(value, shares_count);
+    }
+    if let Some(place) = table.get("share_threshold").filter(|_| shares_count) {
+        place.note("is for values with a wildcard; expected a value with * in it");
+    }
+    value.map_or(DescriptorValues::Any, DescriptorValues::One)
 }
 
 /// What the proxy is told when a request matches and passes.

@@ -107,6 +107,17 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
              expected for example 10000/month tz Europe/Berlin anchor 15",
         ),
         (
+            "edge.yaml",
+            "domain: edge\ndescriptors:\n  - key: path\n    share_threshold: true\n",
+            "edge.yaml:4: descriptors[0].share_threshold: is for values with a wildcard; expected a \
+             value with * in it",
+        ),
+        (
+            "edge.yaml",
+            "domain: edge\ndescriptors:\n  - key: path\n  - key: path\n    value: ''\n",
+            "edge.yaml:4: descriptors[1]: the same key and value stand here twice",
+        ),
+        (
             "a.yaml",
             "policies:\n  - name: api\n    quota: 1/month\n    overrides:\n      - key: x\n        \
              quota: 1/year anchor 02-30\n",

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::{Map, Value, json};
 use tollway_core::fields::{Denied, Problem, Report, Standing};
 use tollway_core::{Decision, Policy, Retry};
 
 use super::limits::{Unit, unit_and_requests};
-use super::{Case, Outcomes};
+use super::{Case, Outcomes, Request};
 use crate::decide::Decider;
 use crate::fallback::Fallback;
 use crate::rules::Ask;
@@ -22,9 +23,9 @@ pub(crate) struct Response {
     pub fields: Vec<(&'static str, String)>,
     /// A body for the client, if the request is over a limit.
     pub body: Option<String>,
-    /// What the rules tell the proxy of the descriptors that matched and passed; of two that say
-    /// the same name, the later one.
-    pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// What was asked, and what the rules tell the proxy of the descriptors that matched and
+    /// passed, if they tell anything.
+    pub metadata: Map<String, Value>,
 }
 
 /// What became of one descriptor.
@@ -42,6 +43,7 @@ pub(crate) struct Status {
 
 pub(super) fn assemble(
     decider: &Decider<'_>,
+    request: &Request<'_>,
     cases: &[Case<'_>],
     asks: &[Option<Ask<'_>>],
     outcomes: &Outcomes,
@@ -54,11 +56,46 @@ pub(super) fn assemble(
         .collect();
     let is_over = is_over(cases, &statuses);
     let passed = cases.iter().zip(&statuses).filter(|(_, status)| !status.is_over);
-    let metadata = passed.filter_map(|(case, _)| case.limit).flat_map(|limit| &limit.metadata);
-    let metadata = metadata.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let mut told = Map::new();
+    for limit in passed.filter_map(|(case, _)| case.limit) {
+        merge(&mut told, &limit.metadata);
+    }
+    let metadata = if told.is_empty() { told } else { metadata(request, told) };
     let mut response = Response { is_over, statuses, metadata, ..Response::default() };
     tell_client(decider, cases, asks, outcomes, &mut response);
     response
+}
+
+/// Adds what is not there yet; tables that both have become one.
+fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
+    for (name, value) in from {
+        match (into.get_mut(name), value) {
+            (None, value) => drop(into.insert(name.clone(), value.clone())),
+            (Some(Value::Object(known)), Value::Object(more)) => merge(known, more),
+            // The first descriptor that says it is believed.
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// The metadata of rules, in the shape that envoyproxy/ratelimit gives it.
+fn metadata(request: &Request<'_>, told: Map<String, Value>) -> Map<String, Value> {
+    let descriptors = request.descriptors.iter().map(|descriptor| {
+        let entries = descriptor.entries.iter().map(|(key, value)| format!("{key}={value}"));
+        let mut shown = json!({"entries": entries.collect::<Vec<_>>()});
+        if let Some(hits) = descriptor.hits {
+            shown["hitsAddend"] = hits.into();
+        }
+        shown
+    });
+    let mut metadata = Map::new();
+    metadata.insert("domain".into(), request.domain.into());
+    metadata.insert("descriptors".into(), descriptors.collect());
+    if request.hits_addend > 0 {
+        metadata.insert("hitsAddend".into(), request.hits_addend.into());
+    }
+    metadata.insert("metadata".into(), told.into());
+    metadata
 }
 
 /// Over if a limit outside quota mode is, or if all of those in quota mode are.

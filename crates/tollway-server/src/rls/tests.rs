@@ -9,7 +9,7 @@ use tollway_core::{
 use tollway_memory::{Capacity, MemoryStore};
 
 use super::*;
-use crate::descriptors::Node;
+use crate::descriptors::{DescriptorValues, Node};
 use crate::enforcer::Backing;
 use crate::metrics::Metrics;
 use crate::rules::Lists;
@@ -80,7 +80,7 @@ async fn a_reload_in_mid_request_changes_nothing_of_its_answer() {
     let (metrics, mut root) = (Metrics::default(), Node::default());
     let policy = limit_policy("login", 5, Unit::Minute).unwrap();
     let limit = Limit::new(Some(policy), metrics.tally("edge", "login"));
-    assert!(root.add("user", None, Node::new(Some(limit))));
+    assert!(root.add("user", DescriptorValues::Any, Node::new(Some(limit))));
     let rules =
         Rules::new(Vec::new(), vec![Domain::new("edge".to_owned(), root)], Lists::default(), false);
     let backing = Backing::Shared(Arc::clone(&store) as Arc<dyn Store>);

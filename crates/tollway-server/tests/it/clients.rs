@@ -150,11 +150,47 @@ fn envoys_protocol_answers_one_status_per_descriptor_in_order() {
     assert_eq!(grpc.ask(&[("mine", "x")]).statuses[0].limit_remaining, 4);
 }
 
+/// What a stream has used is told when it is done: refused and forgotten, it would never count.
+#[test]
+fn what_a_descriptor_reports_is_counted_whatever_was_left() {
+    let running = start(
+        "[[domains]]\ndomain = \"edge\"\n[[domains.descriptors]]\nkey = \"tokens\"\n\
+         rate_limit = { unit = \"hour\", requests_per_unit = 1000 }\n\
+         [[domains.descriptors]]\nkey = \"requests\"\n\
+         rate_limit = { unit = \"hour\", requests_per_unit = 5 }\n",
+    );
+    let mut grpc = Grpc::connect(running.grpc);
+    let mut hit = |hits: Option<u64>, addend: u32| {
+        let hits_addend = hits.map(|value| UInt64Value { value });
+        let tokens = RateLimitDescriptor { hits_addend, ..descriptor(&[("tokens", "ada")]) };
+        let plain = descriptor(&[("requests", "ada")]);
+        let descriptors = match hits {
+            Some(1..) => vec![tokens],
+            _ => vec![tokens, plain],
+        };
+        let request = RateLimitRequest { hits_addend: addend, ..request(descriptors) };
+        let answer = grpc.should_rate_limit(request).unwrap();
+        (answer.overall_code, answer.statuses[0].limit_remaining)
+    };
+    // As Envoy does it: a look before the stream, a report after it.
+    assert_eq!((hit(Some(0), 0), hit(Some(600), 0)), ((1, 1_000), (1, 400)));
+    assert_eq!((hit(Some(0), 0), hit(Some(600), 0)), ((1, 400), (2, 400)));
+    assert_eq!(hit(Some(0), 0), (2, 0), "1,200 of 1,000 are used");
+    // A request's own hits are asked for, all or nothing: what is refused is not taken.
+    assert_eq!(hit(None, 3), (2, 0));
+    let requests = grpc.ask(&[("requests", "ada")]);
+    assert_eq!(requests.statuses[0].limit_remaining, 2, "the two looks before, and this one");
+}
+
 #[test]
 fn metadata_of_a_rule_is_told_when_a_request_matches_and_passes() {
     let running = start(ENVOY);
     let mut grpc = Grpc::connect(running.grpc);
     let told = grpc.ask(&[("user", "ada"), ("mine", "x")]).dynamic_metadata.unwrap();
+    assert_eq!(told.fields["domain"].kind, Some(Kind::StringValue("edge".to_owned())));
+    let Some(Kind::ListValue(asked)) = &told.fields["descriptors"].kind else { panic!("no list") };
+    assert_eq!(asked.values.len(), 2, "all of the request's");
+    let Some(Kind::StructValue(told)) = &told.fields["metadata"].kind else { panic!("no table") };
     assert_eq!(told.fields["tier"].kind, Some(Kind::StringValue("own".to_owned())));
     let Some(Kind::ListValue(shares)) = &told.fields["shares"].kind else { panic!("no list") };
     assert_eq!(shares.values[1].kind, Some(Kind::BoolValue(true)));
@@ -163,7 +199,11 @@ fn metadata_of_a_rule_is_told_when_a_request_matches_and_passes() {
     assert_eq!(grpc.should_rate_limit(all).unwrap().dynamic_metadata, None, "over its limit");
     let body = r#"{"domain":"edge","descriptors":[{"entries":[{"key":"mine","value":"y"}]}]}"#;
     let answer = Http::connect(running.http).post("/json", body).json();
-    let told = serde_json::json!({"shares": [1.0, true], "tier": "own"});
+    let told = serde_json::json!({
+        "domain": "edge",
+        "descriptors": [{"entries": ["mine=y"]}],
+        "metadata": {"shares": [1.0, true], "tier": "own"},
+    });
     assert_eq!(answer["dynamicMetadata"], told);
 }
 
@@ -179,13 +219,15 @@ fn hits_limits_and_modes_of_a_descriptor_are_respected() {
             ..descriptor(&[("mine", "x")])
         }])
     };
+    let asked =
+        |hits_addend| RateLimitRequest { hits_addend, ..request([descriptor(&[("mine", "x")])]) };
     let mut remaining = |request| {
         let response = grpc.should_rate_limit(request).unwrap();
         (response.overall_code, response.statuses[0].limit_remaining)
     };
     assert_eq!(remaining(hits(3, false)), (1, 2));
     assert_eq!(remaining(hits(0, false)), (1, 2));
-    assert_eq!(remaining(hits(3, false)), (2, 2));
+    assert_eq!(remaining(asked(3)), (2, 2));
     assert_eq!(remaining(hits(2, true)), (1, 4));
     let limit = Some(RateLimitOverride { requests_per_unit: 1, unit: 3 });
     let own = || request([RateLimitDescriptor { limit, ..descriptor(&[("mine", "y")]) }]);

@@ -15,8 +15,8 @@ use tollway_core::{Algorithm, Policy, ReservationTerms, Settlement, Timestamp, V
 use tollway_memory::{Capacity, MemoryStore};
 use tollway_server::config::Listen;
 use tollway_server::{
-    Backing, Domain, Endpoint, Limit, Lists, Metrics, Node, Rule, RuleOptions, Rules, Server,
-    Service, Settings,
+    Backing, DescriptorValues, Domain, Endpoint, Limit, Lists, Metrics, Node, Rule, RuleOptions,
+    Rules, Server, Service, Settings,
 };
 use tollway_testkit::conformance::{
     Capabilities, Failure, Figure, Operation, Outcome, Scenario, Subject, run, scenarios,
@@ -109,7 +109,7 @@ pub(crate) fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Runn
     let metrics = Metrics::default();
     let mut root = Node::default();
     let rules = policies.iter().map(|policy| {
-        assert!(root.add("policy", Some(policy.name()), branch(policy)));
+        assert!(root.add("policy", DescriptorValues::One(policy.name()), branch(policy)));
         Rule::new((**policy).clone(), metrics.tally("", policy.name()), RuleOptions::default())
     });
     let rules = rules.collect();
@@ -125,7 +125,7 @@ pub(crate) fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Runn
 fn branch(policy: &Policy) -> Node {
     let limit = Limit::new(Some(policy.clone()), Arc::default());
     let mut node = Node::default();
-    assert!(node.add("key", None, Node::new(Some(limit))));
+    assert!(node.add("key", DescriptorValues::Any, Node::new(Some(limit))));
     node
 }
 

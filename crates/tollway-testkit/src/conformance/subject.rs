@@ -159,6 +159,8 @@ pub struct Capabilities {
     pub charges_max: usize,
     /// Whether it can count without enforcing.
     pub counts: bool,
+    /// Whether the charges of one request may cost different amounts.
+    pub costs_differ: bool,
     /// The grid of its clock: steps between two of its ticks cannot be played.
     pub clock: Duration,
     /// The grid of its answers: durations are rounded up to it.
@@ -184,6 +186,7 @@ impl Capabilities {
         enforces: |_| true,
         charges_max: usize::MAX,
         counts: true,
+        costs_differ: true,
         clock: Duration::from_nanos(1),
         resolution: Duration::from_nanos(1),
         declines: &["clock-steps-back"],
@@ -216,7 +219,12 @@ impl Capabilities {
         if operation.asks().len() > self.charges_max {
             return Some(format!("cannot ask for {} charges at once", operation.asks().len()));
         }
-        let counted = operation.asks().iter().any(|ask| ask.mode() == Mode::Count);
-        (counted && !self.counts).then(|| "cannot count without enforcing".to_owned())
+        let asks = operation.asks();
+        if asks.iter().any(|ask| ask.mode() == Mode::Count) && !self.counts {
+            return Some("cannot count without enforcing".to_owned());
+        }
+        let differ = || asks.windows(2).any(|two| two[0].charge().cost != two[1].charge().cost);
+        (!self.costs_differ && differ())
+            .then(|| "cannot ask for different amounts at once".to_owned())
     }
 }

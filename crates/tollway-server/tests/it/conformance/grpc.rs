@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tollway_core::{Mode, Policy};
 use tollway_server::testing::messages::{
-    Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, UInt64Value,
+    Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
 use tollway_testkit::conformance::{
     Ask, Capabilities, Figure, Figures, Operation, Outcome, Scenario, Verb,
@@ -19,6 +19,8 @@ const RLS_CAPABILITIES: Capabilities = Capabilities {
     figures: &[Figure::Remaining, Figure::ResetAfter],
     enforces: |policy| policy.algorithm().limit() <= u32::MAX as u64,
     counts: false,
+    // What descriptors name their own amounts for is a report, and never refused.
+    costs_differ: false,
     ..Capabilities::FULL
 };
 
@@ -36,13 +38,14 @@ impl Client for Grpc {
                 entry("key", &String::from_utf8_lossy(ask.key())),
             ],
             limit: None,
-            hits_addend: Some(UInt64Value { value: ask.charge().cost.get() }),
+            // Hits of a descriptor's own are a report, which is counted whatever is left.
+            hits_addend: None,
             is_negative_hits,
         };
         let request = RateLimitRequest {
             domain: "conformance".to_owned(),
             descriptors: asks.iter().map(descriptor).collect(),
-            hits_addend: 0,
+            hits_addend: asks.first().map_or(0, |ask| u32::try_from(cost(ask)).unwrap_or(u32::MAX)),
         };
         let response: RateLimitResponse = self.should_rate_limit(request)?;
         let figures = response.statuses.iter().map(|status| Figures {
@@ -57,10 +60,18 @@ impl Client for Grpc {
     }
 }
 
-/// Whether Envoy's protocol can ask all of it: checks and refunds, enforced, of limits in 32 bits.
+fn cost(ask: &Ask) -> u64 {
+    ask.charge().cost.get()
+}
+
+/// Whether Envoy's protocol can ask all of it: checks and refunds, enforced, of limits in 32 bits,
+/// at one cost for all of a request.
 fn is_for_rls(scenario: &Scenario) -> bool {
     let fits = |policy: &Arc<Policy>| u32::try_from(policy.algorithm().limit()).is_ok();
-    let is_enforced = |asks: &[Ask]| asks.iter().all(|ask| ask.charge().mode == Mode::Enforce);
+    let is_enforced = |asks: &[Ask]| {
+        let is_alike = |ask: &Ask| cost(ask) == cost(&asks[0]);
+        asks.iter().all(|ask| ask.charge().mode == Mode::Enforce && is_alike(ask))
+    };
     scenario.policies.iter().all(fits)
         && scenario.steps.iter().all(|step| match &step.operation {
             Operation::Check(asks) => is_enforced(asks),
