@@ -1,8 +1,8 @@
 //! Troubles that only a real service can have, as its events tell them: a clock that is off, a time
 //! that jumps, a snapshot that is old.
 //!
-//! Time is stepped by libfaketime (Debian's package of this name): it stands between the process and
-//! the C library, and reads how far off the time is from a file.
+//! Time is stepped by libfaketime (Debian's package of this name): it stands between the process
+//! and the C library, and reads how far off the time is from a file.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
