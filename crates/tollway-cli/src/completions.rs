@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 /// Print a shell completion script.
 ///
-/// bash: tollway completions bash > /etc/bash_completion.d/tollway
+/// For bash: tollway completions bash > /etc/bash_completion.d/tollway
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The shell

@@ -48,7 +48,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Enqueue a job, or with - one job per line of standard input
+    /// Enqueue a job, or one job per line of standard input
     Enqueue(EnqueueArgs),
     /// Show progress, rate and expected end until the queue is empty
     Watch(watch::Args),
@@ -69,7 +69,12 @@ enum Command {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(0..=1_000))]
         groups: u16,
     },
-    /// Run a program for each job: its payload on standard input, its result by the exit code
+    /// Run a program for each job, with the payload on standard input
+    ///
+    /// The program also has TOLLWAY_JOB, TOLLWAY_GROUP and TOLLWAY_ATTEMPT in its environment. Its
+    /// exit code says what came of the job. 0: it is done. 75: the upstream refuses, and the whole
+    /// group waits as long as header fields on standard output say. 65: it must not be tried again.
+    /// Any other code: it has failed, and is tried again.
     Work(work::Args),
     /// Show a job
     Show {
@@ -176,7 +181,7 @@ struct EnqueueArgs {
     /// How long to wait before the job may start, such as 90s
     #[arg(long, value_name = "TIME", value_parser = duration)]
     delay: Option<Duration>,
-    /// Until when the job must start, from now on, such as 10m
+    /// Start the job within this time from now, such as 10m, or not at all
     #[arg(long, value_name = "TIME", value_parser = duration)]
     start_within: Option<Duration>,
     /// Idempotency key: a repeated call enqueues no second job

@@ -46,17 +46,17 @@ pub(super) struct RecurringArgs {
     queue: QueueName,
     /// The recurring job to make, replace or end [default: list all]
     name: Option<String>,
-    /// When, as five fields of cron
+    /// When it runs, as the five fields of cron
     #[arg(long, requires = "name", conflicts_with_all = ["every", "remove"])]
     cron: Option<String>,
     /// The IANA time zone of --cron [default: UTC]
     #[arg(long, requires = "cron")]
     zone: Option<String>,
-    /// When, as an interval such as 15m
+    /// How often it runs, such as 15m
     #[arg(long, value_name = "TIME", requires = "name", conflicts_with = "remove")]
     #[arg(value_parser = duration)]
     every: Option<Duration>,
-    /// End it
+    /// End the recurring job
     #[arg(long, requires = "name")]
     remove: bool,
     /// The group whose limit applies

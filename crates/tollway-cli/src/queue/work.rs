@@ -41,10 +41,6 @@ const LEASE_READ_EVERY: Duration = Duration::from_secs(30);
 /// How long a program has that was asked to end.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
-/// The program reads the payload on standard input, and TOLLWAY_JOB, TOLLWAY_GROUP and
-/// TOLLWAY_ATTEMPT in its environment. Exit code 0: done. 75: the upstream refuses; the whole group
-/// waits as long as header fields on standard output say. 65: never to be tried again. Any other:
-/// failed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The queue

@@ -35,7 +35,7 @@ mod simulate;
 mod soak;
 // Runs the binary within a bound.
 mod tool;
-// What the service tells of a clock that is off and of a snapshot that is old.
+// Which troubles a real service tells: clocks, snapshots, stores, its end.
 mod troubles;
 // The clients for other languages.
 mod clients;

@@ -14,6 +14,7 @@ use tollway_testkit::servers::eventually;
 
 use crate::serve::{Folder, PATIENCE, Served};
 use crate::tool::{fail, succeed};
+use crate::troubles::trouble;
 
 /// A service with one queue, two jobs of a group at a time, on a file that outlives it.
 fn serve(folder: &Folder) -> Served {
@@ -195,6 +196,7 @@ fn a_full_disk_stops_new_jobs_and_nothing_else_until_there_is_room() {
         assert_eq!(get(&served, "").1["waiting"], kept);
     }
     assert!(served.ask("GET", "/readyz", "").1.contains("\"queues\":\"full\""));
+    trouble(&served, "queue_store_full");
     std::fs::remove_file(served.inside(&disk.join("filler"))).expect("removed");
     eventually(PATIENCE, || post(&served, "jobs", &large).0 == 201);
     assert!(served.ask("GET", "/readyz", "").1.contains("\"queues\":\"ok\""));

@@ -191,7 +191,7 @@ impl Served {
         }
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let pid = self.process.id().to_string();
         let sent = Command::new("kill").args([&format!("-{signal}"), &pid]).status();
         assert!(sent.expect("kill runs").success());

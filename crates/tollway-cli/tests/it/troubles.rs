@@ -1,8 +1,8 @@
-//! Troubles that only a real service can have, as its events tell them: a clock that is off, a time
-//! that jumps, a snapshot that is old.
+//! Troubles of a real service, as its events tell them: a clock that is off, a time that jumps, a
+//! snapshot that is old, stores that are away, its own end.
 //!
-//! Time is stepped by libfaketime (Debian's package of this name): it stands between the process and
-//! the C library, and reads how far off the time is from a file.
+//! Time is stepped by libfaketime (Debian's package of this name): it stands between the process
+//! and the C library, and reads how far off the time is from a file.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tollway_core::Clock as _;
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
+use tollway_testkit::servers::{Engine, Server, eventually};
 
 use crate::serve::{Folder, PATIENCE, Served};
 
@@ -30,9 +31,14 @@ fn troubles(served: &Served) -> impl Iterator<Item = Vec<Value>> {
     })
 }
 
-/// The first trouble of this kind.
-fn trouble(served: &Served, kind: &str) -> Value {
-    let told = troubles(served).take(PATIENCE.as_secs() as usize).flatten();
+/// The first trouble of this kind from now on.
+pub(crate) fn trouble(served: &Served, kind: &str) -> Value {
+    first(troubles(served), kind)
+}
+
+/// The first trouble of this kind among those that were and will be told.
+fn first(told: impl Iterator<Item = Vec<Value>>, kind: &str) -> Value {
+    let told = told.take(PATIENCE.as_secs() as usize).flatten();
     let mut of_kind = told.filter(|trouble| trouble["kind"] == kind);
     of_kind.next().unwrap_or_else(|| panic!("{kind} is not told"))
 }
@@ -116,4 +122,30 @@ fn a_snapshot_that_cannot_be_written_is_told_with_the_reason() {
     let reason = old["reason"].as_str().expect("a reason");
     assert!(reason.contains("No such file or directory"), "{old}");
     assert!(old["age_ms"].as_u64() >= Some(59_000), "{old}");
+}
+
+#[test]
+fn stores_that_are_away_what_was_decided_without_and_an_end_are_told() {
+    let mut redis = Server::start(Engine::Redis, &[]);
+    let folder = Folder::new("troubles-stores");
+    let config = "[drain]\ndelay = \"1h\"\n[[policies]]\nname = \"api\"\nquota = \"1000000/1h\"\n\
+                  [[queues]]\nname = \"mail\"\n";
+    let (config, url) = (folder.file("a.toml", config), redis.url());
+    let served = Served::start(&["--config", &config, "--store", &url, "--queue-store", &url]);
+    let check = || served.ask("POST", "/v1/check", r#"{"policy":"api","key":"ada"}"#).0;
+    eventually(PATIENCE, || check() == 200);
+    redis.kill();
+    assert_eq!(check(), 429, "its policy says so");
+    for kind in ["store_down", "queue_store_down"] {
+        let down = trouble(&served, kind);
+        assert!(down["reason"].is_string() && down["since_ms"].is_u64(), "{down}");
+    }
+    let told = troubles(&served);
+    redis.restart();
+    eventually(PATIENCE, || check() == 200);
+    let degraded = first(told, "degraded");
+    assert!(degraded["decisions"].as_u64() >= Some(1), "{degraded}");
+    let told = troubles(&served);
+    served.signal("TERM");
+    first(told, "draining");
 }

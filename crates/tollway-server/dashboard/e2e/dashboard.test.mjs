@@ -252,6 +252,28 @@ test("an administrator resets, bans and sets a quota, is asked once, and is logg
   assert.deepEqual(complaints, []);
 }));
 
+test("the key of an Envoy descriptor is reset and given a quota as any other", () => {
+  const domain = '[[domains]]\ndomain = "edge"\n[[domains.descriptors]]\nkey = "user"\nrate_limit = { unit = "hour", requests_per_unit = 2 }\n';
+  return serving(`${RULES}${domain}`, ADMIN, async (service) => {
+    const body = { domain: "edge", descriptors: [{ entries: [{ key: "user", value: "ada" }] }] };
+    const status = async () => (await service.request("POST", "/json", body, "the-boss")).status;
+    assert.deepEqual([await status(), await status(), await status()], [200, 200, 429]);
+    const hex = Buffer.from("edge\u001fuser\u001fada\u001f").toString("hex");
+    const { page, complaints } = await open(browser, service, { hash: `#keys/${hex}`, token: "the-boss" });
+    const row = page.locator("#standings tr").filter({ hasText: "edge" });
+    await row.filter({ hasText: "0 of 2" }).waitFor();
+    await decide(page, row.getByRole("button", { name: "Reset" }), ["on this node", "2 of 2 units"], "Reset");
+    await row.filter({ hasText: "2 of 2" }).waitFor();
+    assert.equal(await status(), 200);
+    await row.getByRole("button", { name: "Set a quota" }).click();
+    await page.locator("#confirm input").fill("1/1h");
+    await page.keyboard.press("Enter");
+    await row.filter({ hasText: "its own, set by an operator on this node" }).waitFor();
+    assert.equal(await status(), 429);
+    assert.deepEqual(complaints, []);
+  });
+});
+
 test("a key that the configuration bans says so, with file and line", () => serving(`[lists]\nbanned = ["evil-*"]\n${RULES}`, ADMIN, async (service) => {
   await service.check("hour", "evil-1", 3, "the-boss");
   const { page, complaints } = await open(browser, service, { token: "the-boss" });

@@ -99,7 +99,7 @@ test("each change is asked about once, says what it reaches, and is logged with 
   const { page, complaints, requests } = await open(browser, service, { hash: "#queues/mail", ...BOSS });
   const button = (name) => page.getByRole("button", { name, exact: true });
   const sent = (end) => requests.filter((url) => url.endsWith(end)).length;
-  await decide(page, button("Pause the queue"), ["the queue mail", "6 wait", "run (1)"], null);
+  await decide(page, button("Pause the queue"), ["the queue mail", "6 jobs wait", "1 job that runs goes on"], null);
   assert.equal(sent("/pause"), 0, "what was not agreed to was not done");
   await decide(page, button("Pause the queue"), ["the queue mail"], "Pause");
   await hasText(page, "main", "Paused: the queue mail.");

@@ -5,6 +5,9 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const count = (number: number): string => (number < 100_000 ? whole.format(number) : short.format(number));
 
+/** A number with what is counted, in the singular or the plural. */
+export const some = (number: number, one: string, many: string): string => `${count(number)} ${number === 1 ? one : many}`;
+
 /** Something per second, with a decimal where that says more. */
 export const rate = (number: number): string => (number < 10 && !Number.isInteger(number) ? number.toFixed(1) : count(number));
 

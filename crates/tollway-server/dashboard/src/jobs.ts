@@ -325,7 +325,7 @@ function events(job: Job): JobEvent[] {
   for (const past of job.history) {
     const [what, why] = {
       failed: ["failed", past.reason ?? ""],
-      limited: ["was refused by the upstream", `The group was to wait ${duration(past.wait_ms ?? 0)}.`],
+      limited: ["was refused by the upstream", `The group had to wait ${duration(past.wait_ms ?? 0)}.`],
       released: ["was given back", "Its worker stopped, or never began it."],
       expired: ["was lost", "Nothing was heard of its worker until the lease ended."],
     }[past.outcome];
@@ -333,7 +333,7 @@ function events(job: Job): JobEvent[] {
     told.push({ at_ms: past.ended_at_ms, what: `Attempt ${count(past.attempt)} ${what} after ${took}`, worker: past.worker ?? "", why: why ?? "" });
   }
   if (job.state === "running") told.push({ at_ms: job.leased_at_ms ?? 0, what: `Attempt ${count(job.attempt)} began`, worker: job.worker ?? "", why: "" });
-  if (job.state === "done") told.push({ at_ms: job.at_ms ?? 0, what: `Attempt ${count(job.attempt)} got it done`, worker: "", why: "" });
+  if (job.state === "done") told.push({ at_ms: job.at_ms ?? 0, what: `Attempt ${count(job.attempt)} finished the job`, worker: "", why: "" });
   if (job.state === "dead") told.push({ at_ms: job.at_ms ?? 0, what: "Became a dead letter", worker: "", why: job.reason ?? "" });
   return told;
 }

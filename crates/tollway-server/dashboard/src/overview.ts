@@ -129,7 +129,7 @@ export class Overview implements View {
     if (store.kind === "memory" && !this.#isOnlyQueues) {
       const full = store.keys_max ? (store.keys ?? 0) / store.keys_max : 0;
       facts.push(["Room for keys", count(store.keys_max ?? 0)], ["Of which used", `${(full * 100).toFixed(1)} %`],
-        ["Keys forgotten early", count(store.forgotten ?? 0)], ["New keys denied for want of room", count(store.refused ?? 0)]);
+        ["Keys forgotten early", count(store.forgotten ?? 0)], ["New keys denied for lack of room", count(store.refused ?? 0)]);
     } else if (!this.#isOnlyQueues) {
       facts.push(["Calls the store did not answer", count(store.errors)], ["Decisions made without the store", count(store.degraded)]);
     }

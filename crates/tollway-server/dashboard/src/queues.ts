@@ -5,7 +5,7 @@ import { ApiError, call, mayChange, whyNot, type Session, type Tick } from "./ap
 import { Chart } from "./chart";
 import { confirmed } from "./confirm";
 import { h, replace, say, table, type Child } from "./dom";
-import { count, duration, rate, visible } from "./format";
+import { count, duration, rate, some, visible } from "./format";
 import { DeadLetters, JobCard, RunningJobs } from "./jobs";
 import { QueueSettings } from "./settings";
 import { CursorPager, Notice, type View } from "./view";
@@ -202,8 +202,8 @@ export class Queues implements View {
     const what = group === null ? `the queue ${visible(of.name)}` : `the group ${named(group)} of the queue ${visible(of.name)}`;
     const verb = of.paused ? "Resume" : "Pause";
     const scope = of.paused
-      ? `The ${count(of.waiting)} jobs that wait in it start as their limits allow.`
-      : `No further job starts until it is resumed: ${count(of.waiting)} wait. Jobs that run (${count(of.running)}) go on.`;
+      ? `${some(of.waiting, "job waits in it and starts as its limits allow", "jobs wait in it and start as their limits allow")}.`
+      : `No further job starts until it is resumed. ${some(of.waiting, "job waits", "jobs wait")}, and ${some(of.running, "job that runs goes on", "jobs that run go on")}.`;
     await this.#change({ question: `${verb} ${what}?`, scope, verb }, () =>
       call(`/v1/queues/${encodeURIComponent(of.name)}/${verb.toLowerCase()}`, group === null ? {} : { group }), `${of.paused ? "Resumed" : "Paused"}: ${what}.`);
   }

@@ -81,7 +81,7 @@ export class QueueSettings {
     const queue = this.#queue;
     const agreed = await confirmed({
       question: `End the recurring job ${visible(name)}?`,
-      scope: `The queue ${visible(queue)} enqueues it no more. Jobs that it has enqueued stay.`,
+      scope: `The queue ${visible(queue)} no longer enqueues it. Jobs that it has enqueued stay.`,
       verb: "End it",
     });
     if (agreed === null) return null;

@@ -2,7 +2,7 @@
 
 import type { Trouble } from "./api";
 import { h, say } from "./dom";
-import { count, duration, moment, visible } from "./format";
+import { duration, moment, some, visible } from "./format";
 
 /** A headline, what to do, and where. */
 interface Told { what: string; todo: string; reason?: string | null; link?: [text: string, hash: string] }
@@ -35,7 +35,7 @@ function told(trouble: Trouble): Told {
     case "config_stale":
       return {
         what: "The configuration on disk is not in force.",
-        todo: "The previous one still is. Correct the file: it is read again when it changes.",
+        todo: "The previous one is still in force. Correct the file: it is read again when it changes.",
         reason: trouble.reason,
       };
     case "pressure":
@@ -46,12 +46,12 @@ function told(trouble: Trouble): Told {
       };
     case "clock_off":
       return {
-        what: `The clock of this node is ${duration(Math.abs(trouble.off_ms))} ${trouble.off_ms > 0 ? "ahead of" : "behind"} the time of its system.`,
+        what: `The clock of this node is ${seconds(trouble.off_ms)} ${trouble.off_ms > 0 ? "ahead of" : "behind"} the time of its system.`,
         todo: "Keys may have to wait that much longer. Check the time service (NTP) of this machine.",
       };
     case "clock_jumped":
       return {
-        what: `The time of this system was set ${trouble.jump_ms > 0 ? "forward" : "back"} by ${duration(Math.abs(trouble.jump_ms))}.`,
+        what: `The time of this system was set ${trouble.jump_ms > 0 ? "forward" : "back"} by ${seconds(trouble.jump_ms)}.`,
         todo: "Limits may have been reset early, or keys may wait longer. Check the time service (NTP) of this machine.",
       };
     case "snapshot_old":
@@ -62,6 +62,9 @@ function told(trouble: Trouble): Told {
       };
   }
 }
+
+/** To the nearest second: two clocks that are read one after the other differ by a little more. */
+const seconds = (ms: number): string => duration(Math.round(Math.abs(ms) / 1_000) * 1_000);
 
 function stuck(trouble: Trouble & { kind: "queue_stuck" }): Told {
   const queue = visible(trouble.queue);
@@ -82,7 +85,6 @@ function stuck(trouble: Trouble & { kind: "queue_stuck" }): Told {
   }
 }
 
-const some = (number: number, one: string, many: string): string => `${count(number)} ${number === 1 ? one : many}`;
 
 function pressure(forgotten: number, refused: number): string {
   const parts = [
