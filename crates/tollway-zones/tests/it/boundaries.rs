@@ -9,6 +9,7 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 use tollway_core::civil::{Calendar, Unit, Window};
 use tollway_testkit::servers::full;
+use tollway_testkit::zones;
 use tollway_zones::named;
 
 /// Calendars, each as Python has it under the same number.
@@ -23,25 +24,6 @@ const CALENDARS: [(Unit, &str); 10] = [
     (Unit::Quarter, "02-29"),
     (Unit::Year, "02-29"),
     (Unit::Year, "04-06 06:00"),
-];
-
-/// Zones whose clocks change by an hour, by half an hour, by two, by a day, downwards in summer, at
-/// midnight, during Ramadan, and never; with offsets of whole hours and others.
-const SAMPLE: [&str; 14] = [
-    "Europe/Berlin",
-    "Europe/Dublin",
-    "America/New_York",
-    "America/St_Johns",
-    "America/Havana",
-    "America/Sao_Paulo",
-    "America/Scoresbysund",
-    "Africa/Casablanca",
-    "Antarctica/Troll",
-    "Australia/Lord_Howe",
-    "Asia/Beirut",
-    "Asia/Kathmandu",
-    "Pacific/Apia",
-    "Pacific/Chatham",
 ];
 
 /// For each zone its name, and for each calendar how many windows begin from one year to another,
@@ -115,7 +97,7 @@ fn windows_begin_when_python_says_so() {
         return;
     }
     let years = if full() { ["2000", "2040"] } else { ["2009", "2014"] };
-    let zones: &[&str] = if full() { &[] } else { &SAMPLE };
+    let zones: &[&str] = if full() { &[] } else { &zones::SAMPLE };
     let mut oracle = Command::new("python3")
         .args(["-c", ORACLE])
         .args(years)
