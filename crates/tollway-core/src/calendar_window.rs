@@ -28,7 +28,7 @@ mod text;
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Apply, Parameters, apply_by_value};
+use crate::algorithm::{Apply, Parameters, apply_by_value, peek_and_count_by_window};
 use crate::carry::Used;
 use crate::civil::{Calendar, Window, Zone};
 use crate::decision::{Decision, Retry, Snapshot};
@@ -172,32 +172,16 @@ impl CalendarWindow {
         (Decision::Deny { snapshot: self.snapshot(window, now), retry }, state)
     }
 
-    /// What there is to report, with nothing taken.
-    pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
-        self.snapshot(self.roll(state, now), now)
-    }
-
-    /// Takes `cost` units whether or not the window has them.
-    #[must_use]
-    pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
-        let window = self.roll(state, now);
-        let taken = State { debt: window.debt.saturating_add(cost.get()), ..window };
-        (self.snapshot(taken, now), taken)
-    }
+    peek_and_count_by_window!(debt);
 
     /// Gives `units` back to the window from which they were taken, as long as it is the last one
-    /// that was charged; to the current window if nobody knows. What is then unused of a window
-    /// that is over is carried over, so it makes no difference when they are given back.
+    /// that was charged; to the current window if `at`, when they were taken, is not known. What is
+    /// then unused of a window that is over is carried over, so it makes no difference when they
+    /// are given back.
     #[must_use]
-    pub fn refund(
-        &self,
-        state: State,
-        units: u64,
-        taken_at: Option<Timestamp>,
-        now: Timestamp,
-    ) -> State {
-        let window = if taken_at.is_some() { state } else { self.roll(state, now) };
-        if window.debt == 0 || taken_at.is_some_and(|taken_at| taken_at < window.start) {
+    pub fn refund(&self, state: State, units: u64, at: Option<Timestamp>, now: Timestamp) -> State {
+        let window = if at.is_some() { state } else { self.roll(state, now) };
+        if window.debt == 0 || at.is_some_and(|taken_at| taken_at < window.start) {
             return state;
         }
         let left = State { debt: window.debt.saturating_sub(units), ..window };

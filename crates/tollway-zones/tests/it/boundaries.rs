@@ -27,25 +27,15 @@ const CALENDARS: [(Unit, &str); 10] = [
 ];
 
 /// For each zone its name, and for each calendar how many windows begin from one year to another,
-/// and when: the moments at which a local time is shown for the first time, and where it never is,
-/// that of the first minute after it that is. Hours are looked at where clocks change, and around
-/// each new year.
+/// and when ([`zones::MOMENT`]). Hours are looked at where clocks change, and around each new year.
 const ORACLE: &str = r#"
 import sys
 from array import array
-from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo, available_timezones
 from dateutil.relativedelta import relativedelta, SU
 
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 first, last = datetime(int(sys.argv[1]), 1, 1), datetime(int(sys.argv[2]), 1, 1)
-
-def moment(local, zone):
-    while True:
-        utc = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
-        if utc.astimezone(zone).replace(tzinfo=None) == local:
-            return int(utc.timestamp())
-        local += MINUTE
 
 def every(step, start, clamped=relativedelta()):
     local, n = start, 0
@@ -99,7 +89,7 @@ fn windows_begin_when_python_says_so() {
     let years = if full() { ["2000", "2040"] } else { ["2009", "2014"] };
     let zones: &[&str] = if full() { &[] } else { &zones::SAMPLE };
     let mut oracle = Command::new("python3")
-        .args(["-c", ORACLE])
+        .args(["-c", &[zones::MOMENT, ORACLE].concat()])
         .args(years)
         .args(zones)
         .env("PYTHONPATH", &tools)
