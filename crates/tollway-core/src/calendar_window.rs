@@ -25,7 +25,6 @@
 
 mod text;
 
-use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Apply, Parameters, apply_by_value, peek_and_count_by_window};
@@ -338,29 +337,18 @@ impl Apply for CalendarWindow {
     }
 }
 
-/// Why numbers do not make a calendar window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CalendarWindowError {
-    /// Zero units, or more than [`Quota::UNITS_MAX`].
-    Units,
-    /// More to carry over than a window has.
-    Carry,
-    /// Units, carry and grace are together more than [`Quota::UNITS_MAX`].
-    Sum,
-}
-
-impl fmt::Display for CalendarWindowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Units => "units must be between 1 and 999999999999999",
-            Self::Carry => "carry must not be more than the units of one window",
-            Self::Sum => "units, carry and grace must together be at most 999999999999999",
-        })
+crate::plain_error! {
+    /// Why numbers do not make a calendar window.
+    #[non_exhaustive]
+    pub enum CalendarWindowError {
+        /// Zero units, or more than [`Quota::UNITS_MAX`].
+        Units = "units must be between 1 and 999999999999999",
+        /// More to carry over than a window has.
+        Carry = "carry must not be more than the units of one window",
+        /// Units, carry and grace are together more than [`Quota::UNITS_MAX`].
+        Sum = "units, carry and grace must together be at most 999999999999999",
     }
 }
-
-impl core::error::Error for CalendarWindowError {}
 
 #[cfg(test)]
 mod tests;
