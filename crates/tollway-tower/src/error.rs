@@ -1,6 +1,5 @@
 //! Why a layer cannot be built.
 
-
 use tollway_core::spelling::unknown;
 
 /// A mistake in the configuration of a layer; says what would be right.
