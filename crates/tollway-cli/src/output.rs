@@ -3,23 +3,14 @@
 //! A process learns by a broken pipe that nobody reads any more. Other pipes break, too, those to
 //! stores for example, so this one is told from them by a mark in the error.
 
-use std::error::Error;
-use std::fmt;
 use std::io::{self, StdoutLock, Write};
 
 use anyhow::{Context as _, Result};
 
-/// That nobody reads standard output or standard error any more.
-#[derive(Debug)]
-struct ReaderLeft;
-
-impl fmt::Display for ReaderLeft {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads the output any more")
-    }
+tollway_core::plain_error! {
+    /// That nobody reads standard output or standard error any more.
+    struct ReaderLeft = "nobody reads the output any more";
 }
-
-impl Error for ReaderLeft {}
 
 /// Standard output.
 pub(crate) struct Output(StdoutLock<'static>);
@@ -56,7 +47,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
 
 /// Whether an error means only that nobody reads any more.
 pub(crate) fn reader_left(error: &anyhow::Error) -> bool {
-    let is_mark = |cause: &(dyn Error + 'static)| {
+    let is_mark = |cause: &(dyn std::error::Error + 'static)| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         inner.is_some_and(|inner| inner.is::<ReaderLeft>())
     };

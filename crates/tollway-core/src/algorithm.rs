@@ -208,7 +208,25 @@ macro_rules! apply_in_place {
     };
 }
 
-pub(crate) use {apply_by_value, apply_in_place, each};
+/// Makes `peek` and `count` of a window's `roll` and `snapshot`; its state counts units in `$taken`.
+macro_rules! peek_and_count_by_window {
+    ($taken:ident) => {
+        /// What there is to report, with nothing taken.
+        pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
+            self.snapshot(self.roll(state, now), now)
+        }
+
+        /// Takes `cost` units whether or not the window has them.
+        #[must_use]
+        pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
+            let window = self.roll(state, now);
+            let taken = State { $taken: window.$taken.saturating_add(cost.get()), ..window };
+            (self.snapshot(taken, now), taken)
+        }
+    };
+}
+
+pub(crate) use {apply_by_value, apply_in_place, each, peek_and_count_by_window};
 
 /// Where the parameters of an algorithm come from: a table of a configuration file, a request.
 ///

@@ -25,10 +25,9 @@
 
 mod text;
 
-use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Apply, Parameters, apply_by_value};
+use crate::algorithm::{Apply, Parameters, apply_by_value, peek_and_count_by_window};
 use crate::carry::Used;
 use crate::civil::{Calendar, Window, Zone};
 use crate::decision::{Decision, Retry, Snapshot};
@@ -172,32 +171,16 @@ impl CalendarWindow {
         (Decision::Deny { snapshot: self.snapshot(window, now), retry }, state)
     }
 
-    /// What there is to report, with nothing taken.
-    pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
-        self.snapshot(self.roll(state, now), now)
-    }
-
-    /// Takes `cost` units whether or not the window has them.
-    #[must_use]
-    pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
-        let window = self.roll(state, now);
-        let taken = State { debt: window.debt.saturating_add(cost.get()), ..window };
-        (self.snapshot(taken, now), taken)
-    }
+    peek_and_count_by_window!(debt);
 
     /// Gives `units` back to the window from which they were taken, as long as it is the last one
-    /// that was charged; to the current window if nobody knows. What is then unused of a window
-    /// that is over is carried over, so it makes no difference when they are given back.
+    /// that was charged; to the current window if `at`, when they were taken, is not known. What is
+    /// then unused of a window that is over is carried over, so it makes no difference when they
+    /// are given back.
     #[must_use]
-    pub fn refund(
-        &self,
-        state: State,
-        units: u64,
-        taken_at: Option<Timestamp>,
-        now: Timestamp,
-    ) -> State {
-        let window = if taken_at.is_some() { state } else { self.roll(state, now) };
-        if window.debt == 0 || taken_at.is_some_and(|taken_at| taken_at < window.start) {
+    pub fn refund(&self, state: State, units: u64, at: Option<Timestamp>, now: Timestamp) -> State {
+        let window = if at.is_some() { state } else { self.roll(state, now) };
+        if window.debt == 0 || at.is_some_and(|taken_at| taken_at < window.start) {
             return state;
         }
         let left = State { debt: window.debt.saturating_sub(units), ..window };
@@ -354,29 +337,18 @@ impl Apply for CalendarWindow {
     }
 }
 
-/// Why numbers do not make a calendar window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CalendarWindowError {
-    /// Zero units, or more than [`Quota::UNITS_MAX`].
-    Units,
-    /// More to carry over than a window has.
-    Carry,
-    /// Units, carry and grace are together more than [`Quota::UNITS_MAX`].
-    Sum,
-}
-
-impl fmt::Display for CalendarWindowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Units => "units must be between 1 and 999999999999999",
-            Self::Carry => "carry must not be more than the units of one window",
-            Self::Sum => "units, carry and grace must together be at most 999999999999999",
-        })
+crate::plain_error! {
+    /// Why numbers do not make a calendar window.
+    #[non_exhaustive]
+    pub enum CalendarWindowError {
+        /// Zero units, or more than [`Quota::UNITS_MAX`].
+        Units = "units must be between 1 and 999999999999999",
+        /// More to carry over than a window has.
+        Carry = "carry must not be more than the units of one window",
+        /// Units, carry and grace are together more than [`Quota::UNITS_MAX`].
+        Sum = "units, carry and grace must together be at most 999999999999999",
     }
 }
-
-impl core::error::Error for CalendarWindowError {}
 
 #[cfg(test)]
 mod tests;

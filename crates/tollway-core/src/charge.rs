@@ -67,26 +67,16 @@ impl fmt::Debug for Key<'_> {
     }
 }
 
-/// Why bytes do not make a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// No bytes.
-    Empty,
-    /// More than [`Key::LEN_MAX`] bytes.
-    TooLong,
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Empty => "the key is empty",
-            Self::TooLong => "the key is longer than 65536 bytes",
-        })
+crate::plain_error! {
+    /// Why bytes do not make a key.
+    #[non_exhaustive]
+    pub enum KeyError {
+        /// No bytes.
+        Empty = "the key is empty",
+        /// More than [`Key::LEN_MAX`] bytes.
+        TooLong = "the key is longer than 65536 bytes",
     }
 }
-
-impl core::error::Error for KeyError {}
 
 /// A policy, a key and a cost asked together. A request is one or more charges, all or nothing.
 #[derive(Clone, Copy, Debug)]

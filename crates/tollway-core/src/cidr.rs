@@ -72,17 +72,10 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// A text that is no address range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CidrError;
-
-impl fmt::Display for CidrError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("not an address range; expected 10.0.0.0/8, 2001:db8::/32 or 192.0.2.1")
-    }
+crate::plain_error! {
+    /// A text that is no address range.
+    pub struct CidrError = "not an address range; expected 10.0.0.0/8, 2001:db8::/32 or 192.0.2.1";
 }
-
-impl core::error::Error for CidrError {}
 
 /// The address with all bits after the first `prefix` cleared.
 pub fn masked(address: IpAddr, prefix: u8) -> IpAddr {

@@ -323,26 +323,16 @@ fn freed_after_ns(holds: &[Hold], units: u128, now: Timestamp) -> u64 {
     0
 }
 
-/// Why numbers do not make a concurrency limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ConcurrencyError {
-    /// A limit of zero or above [`Concurrency::LIMIT_MAX`].
-    Limit,
-    /// A lease of zero or longer than [`Quota::PERIOD_MAX`].
-    Lease,
-}
-
-impl fmt::Display for ConcurrencyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Limit => "the limit must be between 1 and 65536",
-            Self::Lease => "the lease must be between 1 nanosecond and 100 years",
-        })
+crate::plain_error! {
+    /// Why numbers do not make a concurrency limit.
+    #[non_exhaustive]
+    pub enum ConcurrencyError {
+        /// A limit of zero or above [`Concurrency::LIMIT_MAX`].
+        Limit = "the limit must be between 1 and 65536",
+        /// A lease of zero or longer than [`Quota::PERIOD_MAX`].
+        Lease = "the lease must be between 1 nanosecond and 100 years",
     }
 }
-
-impl core::error::Error for ConcurrencyError {}
 
 #[cfg(test)]
 mod tests;

@@ -20,9 +20,11 @@ pub struct Factor {
     denominator: NonZeroU32,
 }
 
-/// Why a text is no factor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseFactorError;
+crate::plain_error! {
+    /// Why a text is no factor.
+    pub struct ParseFactorError =
+        "expected a number above 0 with at most 9 decimals, such as 0.5, or 1/3";
+}
 
 impl Factor {
     /// What multiplies.
@@ -70,14 +72,6 @@ impl fmt::Display for Factor {
         write!(f, "{}/{}", self.numerator, self.denominator)
     }
 }
-
-impl fmt::Display for ParseFactorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected a number above 0 with at most 9 decimals, such as 0.5, or 1/3")
-    }
-}
-
-impl core::error::Error for ParseFactorError {}
 
 #[cfg(test)]
 mod tests {

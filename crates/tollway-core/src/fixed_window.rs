@@ -15,7 +15,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::algorithm::{Apply, Parameters, apply_by_value};
+use crate::algorithm::{Apply, Parameters, apply_by_value, peek_and_count_by_window};
 use crate::carry::{Change, OnChange, Used, scaled};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
@@ -88,30 +88,14 @@ impl FixedWindow {
         (Decision::Deny { snapshot: self.snapshot(window, now), retry }, state)
     }
 
-    /// What there is to report, with nothing taken.
-    pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
-        self.snapshot(self.roll(state, now), now)
-    }
+    peek_and_count_by_window!(count);
 
-    /// Takes `cost` units whether or not the window has them.
+    /// Gives `units` back to the current window, unless they were taken in an earlier one: `at` is
+    /// when, if that is known.
     #[must_use]
-    pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
+    pub fn refund(&self, state: State, units: u64, at: Option<Timestamp>, now: Timestamp) -> State {
         let window = self.roll(state, now);
-        let taken = State { count: window.count.saturating_add(cost.get()), ..window };
-        (self.snapshot(taken, now), taken)
-    }
-
-    /// Gives `units` back to the current window, unless they were taken in an earlier one.
-    #[must_use]
-    pub fn refund(
-        &self,
-        state: State,
-        units: u64,
-        taken_at: Option<Timestamp>,
-        now: Timestamp,
-    ) -> State {
-        let window = self.roll(state, now);
-        if window.count == 0 || taken_at.is_some_and(|taken_at| taken_at < window.start) {
+        if window.count == 0 || at.is_some_and(|taken_at| taken_at < window.start) {
             return state;
         }
         match window.count.saturating_sub(units) {

@@ -337,32 +337,21 @@ impl fmt::Display for LeakyBucket {
 
 const NANOS_PER_MILLI: u128 = 1_000_000;
 
-/// Why numbers do not make a leaky bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LeakyBucketError {
-    /// A size of zero or above [`Quota::UNITS_MAX`].
-    Size,
-    /// A drip size of zero or above [`Quota::UNITS_MAX`].
-    DripSize,
-    /// An interval of zero, or a bucket that would take more than [`Quota::PERIOD_MAX`] to empty.
-    Interval,
-    /// A factor with a zero in it, or one that takes the bucket out of bounds.
-    Factor,
-}
-
-impl fmt::Display for LeakyBucketError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Size => "size must be between 1 and 999999999999999",
-            Self::DripSize => "drip size must be between 1 and 999999999999999",
-            Self::Interval => "the bucket must empty within 1 nanosecond to 100 years",
-            Self::Factor => "the factor must be above zero and keep the bucket within bounds",
-        })
+crate::plain_error! {
+    /// Why numbers do not make a leaky bucket.
+    #[non_exhaustive]
+    pub enum LeakyBucketError {
+        /// A size of zero or above [`Quota::UNITS_MAX`].
+        Size = "size must be between 1 and 999999999999999",
+        /// A drip size of zero or above [`Quota::UNITS_MAX`].
+        DripSize = "drip size must be between 1 and 999999999999999",
+        /// An interval of zero, or a bucket that would take more than [`Quota::PERIOD_MAX`] to
+        /// empty.
+        Interval = "the bucket must empty within 1 nanosecond to 100 years",
+        /// A factor with a zero in it, or one that takes the bucket out of bounds.
+        Factor = "the factor must be above zero and keep the bucket within bounds",
     }
 }
-
-impl core::error::Error for LeakyBucketError {}
 
 #[cfg(test)]
 mod tests;

@@ -71,6 +71,7 @@ mod factor;
 mod given_limit;
 mod limiter;
 mod named_enum;
+mod plain_error;
 mod policy;
 mod quota;
 mod requests;

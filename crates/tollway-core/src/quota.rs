@@ -92,29 +92,17 @@ impl fmt::Debug for Quota {
     }
 }
 
-/// Why numbers do not make a quota.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum QuotaError {
-    /// Zero units, or more than [`Quota::UNITS_MAX`].
-    Units,
-    /// A burst of zero, or more than [`Quota::UNITS_MAX`].
-    Burst,
-    /// A period of zero, or longer than [`Quota::PERIOD_MAX`].
-    Period,
-    /// The burst would take longer than [`Quota::PERIOD_MAX`] to fill.
-    FillTime,
-}
-
-impl fmt::Display for QuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Units => "units must be between 1 and 999999999999999",
-            Self::Burst => "burst must be between 1 and 999999999999999",
-            Self::Period => "the period must be between 1 nanosecond and 100 years",
-            Self::FillTime => "the burst would take more than 100 years to fill",
-        })
+crate::plain_error! {
+    /// Why numbers do not make a quota.
+    #[non_exhaustive]
+    pub enum QuotaError {
+        /// Zero units, or more than [`Quota::UNITS_MAX`].
+        Units = "units must be between 1 and 999999999999999",
+        /// A burst of zero, or more than [`Quota::UNITS_MAX`].
+        Burst = "burst must be between 1 and 999999999999999",
+        /// A period of zero, or longer than [`Quota::PERIOD_MAX`].
+        Period = "the period must be between 1 nanosecond and 100 years",
+        /// The burst would take longer than [`Quota::PERIOD_MAX`] to fill.
+        FillTime = "the burst would take more than 100 years to fill",
     }
 }
-
-impl core::error::Error for QuotaError {}

@@ -7,8 +7,6 @@
 //!
 //! A unit must be given: of a bare number nobody knows whether bytes or megabytes are meant.
 
-use core::fmt;
-
 /// Units with their bytes.
 const UNITS: [(&str, u64); 9] = [
     ("B", 1),
@@ -51,29 +49,18 @@ pub fn parse_size(text: &str) -> Result<u64, ParseSizeError> {
     number.checked_mul(bytes).ok_or(ParseSizeError::TooLarge)
 }
 
-/// Why a text is no size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ParseSizeError {
-    /// It does not begin with a whole number.
-    Number,
-    /// There is no unit behind the number, or an unknown one.
-    Unit,
-    /// It does not fit into 64 bits.
-    TooLarge,
-}
-
-impl fmt::Display for ParseSizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Number => "expected a size such as 256MiB",
-            Self::Unit => "expected a unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 256MiB",
-            Self::TooLarge => "expected less than 16 million TiB",
-        })
+crate::plain_error! {
+    /// Why a text is no size.
+    #[non_exhaustive]
+    pub enum ParseSizeError {
+        /// It does not begin with a whole number.
+        Number = "expected a size such as 256MiB",
+        /// There is no unit behind the number, or an unknown one.
+        Unit = "expected a unit: B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, as in 256MiB",
+        /// It does not fit into 64 bits.
+        TooLarge = "expected less than 16 million TiB",
     }
 }
-
-impl core::error::Error for ParseSizeError {}
 
 #[cfg(test)]
 mod tests {

@@ -445,28 +445,17 @@ impl fmt::Display for SlidingWindow {
     }
 }
 
-/// Why numbers do not make a sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SlidingWindowError {
-    /// No buckets, more than [`SlidingWindow::CELLS_MAX`], or more than the period has nanoseconds.
-    Buckets,
-    /// An exact window of more than [`SlidingWindow::CELLS_MAX`] units.
-    ExactUnits,
-}
-
-impl fmt::Display for SlidingWindowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Buckets => {
-                "buckets must be between 1 and 65536, and no shorter than 1 nanosecond"
-            }
-            Self::ExactUnits => "an exact window holds at most 65536 units",
-        })
+crate::plain_error! {
+    /// Why numbers do not make a sliding window.
+    #[non_exhaustive]
+    pub enum SlidingWindowError {
+        /// No buckets, more than [`SlidingWindow::CELLS_MAX`], or more than the period has
+        /// nanoseconds.
+        Buckets = "buckets must be between 1 and 65536, and no shorter than 1 nanosecond",
+        /// An exact window of more than [`SlidingWindow::CELLS_MAX`] units.
+        ExactUnits = "an exact window holds at most 65536 units",
     }
 }
-
-impl core::error::Error for SlidingWindowError {}
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,9 @@ pub use first_request::FirstRequest;
 pub use room::{Room, RoomGuard};
 pub use slow_readers::{Answers, Chunk, Watched, WriteTimeout};
 
+/// The colours that the pages of both have in common, as a style sheet.
+pub const PALETTE: &str = include_str!("palette.css");
+
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -101,11 +101,13 @@ impl Seed {
         Self { words, secret: Box::new(Secret { pairs, halving }) }
     }
 
-    /// The tag of `key` in a family of policies, under the numbers of this mark.
+    /// The tag of `key` in a family of policies, under the numbers of a mark. The mark is asked for
+    /// last: held in a register while the key is hashed, it would push something else out.
     #[inline(always)]
-    pub(crate) fn tag(&self, family: u64, mark: u64, key: &[u8]) -> u64 {
+    pub(crate) fn tag(&self, family: u64, key: &[u8], mark: impl FnOnce() -> u64) -> u64 {
+        let hash = self.hash(family, key);
         // Zero once in 2^64; then the key has the place of another, as any may.
-        (self.hash(family, key) ^ mark).max(1)
+        (hash ^ mark()).max(1)
     }
 
     #[inline(always)]

@@ -128,7 +128,8 @@ impl Numbers {
         of_family.layouts |= 1 << layout as u8;
         let Family { sets: count, layouts } = *of_family;
         drop(sets);
-        if count > 1 {
+        // A mixed family is among these, too: newcomers ask by this filter first.
+        if count > 1 || layouts.count_ones() > 1 {
             self.several.add(family);
         }
         if layouts.count_ones() > 1 && !was_mixed {
@@ -216,7 +217,7 @@ impl<'a> Newcomer<'a> {
         Self { numbers, lineage: asked.lineage, mark: asked.fingerprint.mark, is_alone }
     }
 
-    /// Whether it may begin here, if it is not in this table under other numbers.
+    /// Whether it may begin where it is not under other numbers.
     pub(crate) fn may_begin(&self) -> bool {
         let Lineage { family, rule } = self.lineage;
         self.is_alone
@@ -224,9 +225,16 @@ impl<'a> Newcomer<'a> {
             || self.numbers.is_noted(family, self.mark) && !self.numbers.mixed.has(family)
     }
 
-    /// Whether keys of its family may be kept under other numbers at all.
-    pub(crate) fn has_others(&self) -> bool {
-        self.lineage.rule != OnChange::Reset && self.numbers.several.has(self.lineage.family)
+    /// Whether it may not begin in a table in which it `is_here` under other numbers, or is not.
+    pub(crate) fn is_elsewhere(&self, is_here: impl FnOnce() -> bool) -> bool {
+        let Lineage { family, rule } = self.lineage;
+        if rule == OnChange::Reset {
+            return false;
+        }
+        let is_unknown = !self.is_alone && !self.numbers.is_noted(family, self.mark);
+        // Most families have one set of numbers: they pay for one look at one filter.
+        let is_mixed = || !self.is_alone && self.numbers.mixed.has(family);
+        is_unknown || self.numbers.several.has(family) && (is_mixed() || is_here())
     }
 
     /// Whether a key of its family may be kept under this mark.

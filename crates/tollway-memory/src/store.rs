@@ -227,7 +227,7 @@ impl MemoryStore {
     #[inline(always)]
     fn tag(&self, charge: &Charge<'_>) -> u64 {
         let Charge { policy, key, .. } = charge;
-        self.seed.tag(policy.family_id(), policy.numbers_mark(), key.as_bytes())
+        self.seed.tag(policy.family_id(), key.as_bytes(), || policy.numbers_mark())
     }
 
     fn fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
@@ -291,35 +291,33 @@ impl MemoryStore {
     /// Any charge, on any state, wherever it is.
     #[inline(never)]
     fn check_any(&self, tag: u64, charge: &Charge<'_>, now: Timestamp) -> Decision {
-        if shares::is_shared(charge) {
-            return self.request(core::slice::from_ref(charge), 0, now).decisions()[0];
-        }
-        let fingerprint = Self::fingerprint_of(tag, charge);
+        let fingerprint = || Self::fingerprint_of(tag, charge);
         let decide = |words, at| {
             let (decision, content) = packed::charge(charge, words, at);
             Change { answer: decision.told_at(now, at), content }
         };
-        let newcomer =
-            || Some(Newcomer::new(&self.numbers, &Self::asked_at(fingerprint, charge), false));
+        let newcomer = || {
+            let asked = Self::asked_at(fingerprint(), charge);
+            (asked.fingerprint, Some(Newcomer::new(&self.numbers, &asked, false)))
+        };
         let algorithm = charge.policy.algorithm();
         let decided = match self.layout(fingerprint, algorithm, now) {
-            Layout::Narrow => {
-                self.narrow.update_unless_elsewhere(fingerprint, newcomer, now, decide)
-            }
-            Layout::Double => {
-                self.double.update_unless_elsewhere(fingerprint, newcomer, now, decide)
+            Layout::Narrow => self.narrow.update_unless_elsewhere(tag, newcomer, now, decide),
+            Layout::Double => self.double.update_unless_elsewhere(tag, newcomer, now, decide),
+            Layout::Variable if shares::is_shared(charge) => {
+                return self.request(core::slice::from_ref(charge), 0, now).decisions()[0];
             }
             Layout::Variable => {
                 let hold_id = self.hold_id(core::slice::from_ref(charge));
                 let decide =
                     |state: &mut State, at| state.charge(charge, hold_id, at).told_at(now, at);
-                self.variable.change(fingerprint, newcomer, algorithm, now, decide)
+                self.variable.change(fingerprint(), || newcomer().1, algorithm, now, decide)
             }
         };
         match decided {
             Ok(decision) => decision,
             Err(Miss::Full(full)) => refuse(algorithm, full, now),
-            Err(Miss::Elsewhere) => self.check_elsewhere(fingerprint, charge, now),
+            Err(Miss::Elsewhere) => self.check_elsewhere(fingerprint(), charge, now),
         }
     }
 
@@ -359,10 +357,11 @@ impl MemoryStore {
         change: &mut impl FnMut(&mut State, Timestamp) -> R,
     ) -> Result<R, Miss> {
         let Asked { fingerprint, algorithm, .. } = *asked;
-        let layout = self.layout(fingerprint, algorithm, now);
+        let layout = self.layout(|| fingerprint, algorithm, now);
         if layout == Layout::Variable {
             return self.variable.change(fingerprint, || newcomer, algorithm, now, change);
         }
+        let (tag, newcomer) = (fingerprint.tag, || (fingerprint, newcomer));
         let change = |words, at| {
             let mut state = packed::unpack(algorithm, words);
             let answer = change(&mut state, at);
@@ -374,10 +373,8 @@ impl MemoryStore {
             Change { answer, content }
         };
         match layout {
-            Layout::Narrow => {
-                self.narrow.update_unless_elsewhere(fingerprint, || newcomer, now, change)
-            }
-            _ => self.double.update_unless_elsewhere(fingerprint, || newcomer, now, change),
+            Layout::Narrow => self.narrow.update_unless_elsewhere(tag, newcomer, now, change),
+            _ => self.double.update_unless_elsewhere(tag, newcomer, now, change),
         }
     }
 
@@ -407,7 +404,7 @@ impl MemoryStore {
     ) -> bool {
         let Asked { fingerprint, algorithm, .. } = *asked;
         let mut change = |state: &mut State, at| change(algorithm, state, at);
-        let is_known = match self.layout(fingerprint, algorithm, now) {
+        let is_known = match self.layout(|| fingerprint, algorithm, now) {
             Layout::Narrow => self.narrow.read(fingerprint).is_some(),
             Layout::Double => self.double.read(fingerprint).is_some(),
             Layout::Variable => {
@@ -432,7 +429,7 @@ impl MemoryStore {
         algorithm: &Algorithm,
         now: Timestamp,
     ) -> (Option<State>, Timestamp) {
-        let (words, newcomer_at) = match self.layout(fingerprint, algorithm, now) {
+        let (words, newcomer_at) = match self.layout(|| fingerprint, algorithm, now) {
             Layout::Narrow => (self.narrow.read(fingerprint), self.narrow.newcomer_at(now)),
             Layout::Double => (self.double.read(fingerprint), self.double.newcomer_at(now)),
             Layout::Variable => return self.variable.read(fingerprint, now),

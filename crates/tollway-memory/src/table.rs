@@ -201,7 +201,7 @@ impl<S: Slot> Table<S> {
     /// As [`Self::read`], but misses a key that is moved meanwhile.
     fn look(&self, fingerprint: Fingerprint) -> Option<[u64; 2]> {
         loop {
-            let view = self.find(fingerprint, self.home(fingerprint))?.read();
+            let view = self.find(fingerprint.tag, self.home(fingerprint))?.read();
             if view.tag == fingerprint.tag {
                 return Some(view.words);
             }
@@ -218,28 +218,27 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
         change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Full> {
-        let anybody = || None;
-        self.update_unless_elsewhere(fingerprint, anybody, now, change).map_err(|miss| match miss {
+        let anybody = || (fingerprint, None);
+        let updated = self.update_unless_elsewhere(fingerprint.tag, anybody, now, change);
+        updated.map_err(|miss| match miss {
             Miss::Full(full) => full,
             Miss::Elsewhere => unreachable!("nobody asked for a look at other numbers"),
         })
     }
 
     /// As [`Self::update`], but no key begins here that is kept under other numbers. `newcomer`
-    /// says who would begin; who is known does not pay for it.
+    /// says who would begin, and whether that is to be looked at; who is known pays for neither.
     #[inline]
     pub(crate) fn update_unless_elsewhere<'n, R>(
         &self,
-        fingerprint: Fingerprint,
-        newcomer: impl Fn() -> Option<Newcomer<'n>>,
+        tag: u64,
+        newcomer: impl Fn() -> (Fingerprint, Option<Newcomer<'n>>),
         now: Timestamp,
         mut change: impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<R, Miss> {
         loop {
-            let here = self.find_here_or_help(fingerprint, now);
-            let behind = || self.find_behind(fingerprint, self.home(fingerprint));
-            let Some(slot) = here.or_else(behind) else {
-                match self.try_insert(fingerprint, &newcomer, now, &mut change)? {
+            let Some(slot) = self.find_or_help(tag, now) else {
+                match self.try_insert(&newcomer, now, &mut change)? {
                     Some(answer) => return Ok(answer),
                     None => continue,
                 }
@@ -247,13 +246,13 @@ impl<S: Slot> Table<S> {
             let view = slot.read();
             // Taken from the key between the search and the reading: another key's words would be
             // changed.
-            if view.tag != fingerprint.tag {
+            if view.tag != tag {
                 continue;
             }
             let Change { answer, content } = change(view.words, now);
             let Some(content) = content else { return Ok(answer) };
             // Somebody else was first: what was decided on the old words does not hold for the new.
-            if slot.try_write(view, fingerprint.tag, content) {
+            if slot.try_write(view, tag, content) {
                 return Ok(answer);
             }
         }
@@ -305,19 +304,19 @@ impl<S: Slot> Table<S> {
     #[inline(never)]
     fn try_insert<'n, R>(
         &self,
-        fingerprint: Fingerprint,
-        newcomer: &impl Fn() -> Option<Newcomer<'n>>,
+        newcomer: &impl Fn() -> (Fingerprint, Option<Newcomer<'n>>),
         now: Timestamp,
         change: &mut impl FnMut([u64; 2], Timestamp) -> Change<R>,
     ) -> Result<Option<R>, Miss> {
+        let (fingerprint, newcomer) = newcomer();
         let stripe = self.stripe(self.home(fingerprint)).lock.lock();
         let mut moving = stripe.unwrap_or_else(PoisonError::into_inner);
         // Only now: under the lock it is known how far the keys of this stripe have been moved.
         let home = self.home(fingerprint);
-        if self.find(fingerprint, home).is_some() {
+        if self.find(fingerprint.tag, home).is_some() {
             return Ok(None);
         }
-        if newcomer().is_some_and(|newcomer| self.is_elsewhere(fingerprint, newcomer)) {
+        if newcomer.is_some_and(|newcomer| self.is_elsewhere(fingerprint, newcomer)) {
             return Err(Miss::Elsewhere);
         }
         let at = self.newcomer_at(now);

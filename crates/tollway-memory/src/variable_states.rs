@@ -36,8 +36,8 @@ pub(crate) struct VariableStates {
 /// A part of the keys, under one lock.
 pub(crate) struct Shard {
     entries: Vec<Entry>,
-    /// By the fingerprint without the mark of the numbers: a key is here once.
-    index: HashMap<Fingerprint, u32, BuildHasherDefault<ByTag>>,
+    /// By [`Fingerprint::of_key`]: whatever its numbers, a key is here once.
+    index: HashMap<u64, u32, BuildHasherDefault<ByTag>>,
     /// Who has how much of it.
     rooms: HashMap<u64, Room, BuildHasherDefault<ByTag>>,
     bytes: usize,
@@ -194,13 +194,13 @@ impl Shard {
 
     /// Under which other numbers a key is kept here.
     pub(crate) fn other_mark(&self, fingerprint: Fingerprint) -> Option<u64> {
-        let at = *self.index.get(&fingerprint.marked(0))? as usize;
+        let at = *self.index.get(&fingerprint.of_key())? as usize;
         Some(self.entries[at].fingerprint.mark).filter(|mark| *mark != fingerprint.mark)
     }
 
     /// Whether a key is not here under these numbers, and may not begin.
     pub(crate) fn is_elsewhere(&self, fingerprint: Fingerprint, newcomer: Newcomer<'_>) -> bool {
-        match self.index.get(&fingerprint.marked(0)) {
+        match self.index.get(&fingerprint.of_key()) {
             Some(&at) => newcomer.may_be(self.entries[at as usize].fingerprint.mark),
             None => !newcomer.may_begin(),
         }
@@ -215,8 +215,8 @@ impl Shard {
     }
 
     fn position(&self, fingerprint: Fingerprint) -> Option<usize> {
-        let at = *self.index.get(&fingerprint.marked(0))? as usize;
-        (self.entries[at].fingerprint == fingerprint).then_some(at)
+        let at = *self.index.get(&fingerprint.of_key())? as usize;
+        (self.entries[at].fingerprint.tag == fingerprint.tag).then_some(at)
     }
 
     /// Who says something at `now`; those with nothing left first, so that a smaller shard which is
@@ -323,12 +323,12 @@ impl Shard {
         room.members.push(position);
         room.bytes += entry.bytes;
         self.bytes += entry.bytes;
-        self.index.insert(entry.fingerprint.marked(0), position);
+        self.index.insert(entry.fingerprint.of_key(), position);
         self.entries.push(entry);
     }
 
     fn remove(&mut self, fingerprint: Fingerprint) {
-        if let Some(&at) = self.index.get(&fingerprint.marked(0)) {
+        if let Some(&at) = self.index.get(&fingerprint.of_key()) {
             self.remove_at(at as usize);
         }
     }
@@ -362,7 +362,7 @@ impl Shard {
     fn sweep(&mut self, but: Fingerprint, now: Timestamp) {
         for _ in 0..SWEPT.min(self.entries.len()) {
             let at = self.next_hand();
-            if self.entries[at].vacant_at <= now && self.entries[at].fingerprint != but {
+            if self.entries[at].vacant_at <= now && self.entries[at].fingerprint.tag != but.tag {
                 self.drop_at(at, self.newest);
             }
         }
@@ -427,9 +427,9 @@ impl Shard {
         self.leave_room(at);
         let removed = self.entries.swap_remove(at);
         self.bytes -= removed.bytes;
-        self.index.remove(&removed.fingerprint.marked(0));
+        self.index.remove(&removed.fingerprint.of_key());
         if let Some(moved) = self.entries.get(at) {
-            self.index.insert(moved.fingerprint.marked(0), at as u32);
+            self.index.insert(moved.fingerprint.of_key(), at as u32);
             if let Some(room) = self.rooms.get_mut(&moved.fingerprint.owner) {
                 room.members[moved.member as usize] = at as u32;
             }
@@ -474,7 +474,7 @@ impl Entry {
 /// What a state takes in memory, its place in vector and index included (each up to twice as large
 /// as needed, because they grow by doubling).
 fn bytes_of(state: &State) -> usize {
-    let entry = size_of::<Entry>() + size_of::<(Fingerprint, u32)>() + 1 + size_of::<u32>();
+    let entry = size_of::<Entry>() + size_of::<(u64, u32)>() + 1 + size_of::<u32>();
     2 * (entry + state.heap_bytes())
 }
 

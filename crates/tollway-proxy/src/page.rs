@@ -1,6 +1,6 @@
 //! The page for people on the proxy's own address, and the figures that it shows beside buckets.
 //!
-//! Three files in the binary, without a build step, that ask nobody but the proxy. They say nothing
+//! Four files in the binary, without a build step, that ask nobody but the proxy. They say nothing
 //! by themselves, so where a token is set they are there for everybody and ask for it; without one
 //! they need what all pages need. Figures need the token in either case. Markup that an upstream or
 //! a client sends stays text: the script makes text nodes only, and the policy lets nothing else
@@ -17,10 +17,11 @@ use crate::events;
 use crate::refusal::{json_response, text_response};
 
 /// Path, kind, text.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: [(&str, &str, &str); 4] = [
     ("/admin/", "text/html; charset=utf-8", include_str!("../page/index.html")),
     ("/admin/page.js", "text/javascript; charset=utf-8", include_str!("../page/page.js")),
     ("/admin/page.css", "text/css; charset=utf-8", include_str!("../page/page.css")),
+    ("/admin/palette.css", "text/css; charset=utf-8", tollway_http::PALETTE),
 ];
 
 /// Nothing from elsewhere, nothing inline, no frame around it.

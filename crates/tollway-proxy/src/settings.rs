@@ -193,13 +193,7 @@ impl fmt::Display for Upstream {
     }
 }
 
-impl fmt::Display for UpstreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-impl std::error::Error for UpstreamError {}
+tollway_core::plain_error!(UpstreamError, self => self.0);
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,5 @@
 //! Why a layer cannot be built.
 
-use std::fmt;
-
 use tollway_core::spelling::unknown;
 
 /// A mistake in the configuration of a layer; says what would be right.
@@ -64,10 +62,4 @@ impl LayerError {
     }
 }
 
-impl fmt::Display for LayerError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for LayerError {}
+tollway_core::plain_error!(LayerError, self => &self.text);

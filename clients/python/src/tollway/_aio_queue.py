@@ -7,7 +7,7 @@ import itertools
 import math
 import signal
 import time
-from typing import Any, Awaitable, Callable, Optional, Sequence, Union
+from typing import Any, Awaitable, Callable, Sequence, Union
 
 from . import _queue_words as words
 from ._aio_http import AsyncCaller
@@ -22,27 +22,14 @@ from ._queue_words import (
     RetryLater,
     sendable,
 )
-from ._worker import BEAT_AGAIN, PAUSES, REPORT_FOR, REPORTS_LAST, _reason
+from ._worker import BEAT_AGAIN, PAUSES, REPORT_FOR, REPORTS_LAST, Work, _reason
 from ._words import TollwayError, Unavailable
 
 AsyncHandler = Callable[[Lease], Awaitable[Any]]
 
 
-class AsyncQueue(AsyncCaller):
+class AsyncQueue(words.NamedQueue, AsyncCaller):
     """As :class:`tollway.Queue`, for one event loop."""
-
-    def __init__(
-        self,
-        name: str,
-        url: str = "http://127.0.0.1:8080",
-        *,
-        token: Optional[str] = None,
-        timeout: float = 5.0,
-        tls: Any = None,
-    ) -> None:
-        super().__init__(url, token=token, timeout=timeout, tls=tls)
-        self.name = name
-        self._path = words.path_of(name)
 
     async def enqueue(self, payload: Payload, group: str = "", **options: Any) -> Enqueued:
         """Enqueues one job; ``options`` are the fields of :class:`tollway.NewJob`."""
@@ -132,30 +119,12 @@ class AsyncQueue(AsyncCaller):
         return words.checked(await self._call(f"{self._path}/{call}", body))
 
 
-class AsyncWorker:
+class AsyncWorker(Work[AsyncQueue, AsyncHandler]):
     """As :class:`tollway.Worker`, with a task for each job."""
 
-    def __init__(
-        self,
-        queue: AsyncQueue,
-        handler: AsyncHandler,
-        *,
-        concurrency: int = 1,
-        heartbeat: Optional[float] = None,
-        wait: float = 2.0,
-        name: str = "",
-    ) -> None:
-        self._queue = queue
-        self._handler = handler
-        self._concurrency = concurrency
-        self._heartbeat = heartbeat
-        self._wait = wait
-        self._name = name
+    def _prepare(self) -> None:
         self._stopped = False
-        self._running: dict[int, Lease] = {}
-        self._mistake: Optional[TollwayError] = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._beat_at = math.inf
         self._leased: asyncio.Event
 
     async def __call__(self, lease: Lease) -> Any:
@@ -251,11 +220,6 @@ class AsyncWorker:
                 # No other attempt mends it: a wrong token, a result that is too long.
                 self._mistake = self._mistake or mistake
                 return self.stop()
-
-    def _next_beat(self, leases: list[Lease]) -> float:
-        """When these are to be prolonged, by the clock that never steps."""
-        pauses = (self._heartbeat or lease.lasts / 3 for lease in leases)
-        return time.monotonic() + min(pauses, default=math.inf)
 
     async def _beat(self) -> None:
         while True:

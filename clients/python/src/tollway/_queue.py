@@ -11,26 +11,13 @@ from ._sync_http import SyncCaller
 from ._worker import Handler, Worker
 
 
-class Queue(SyncCaller):
+class Queue(words.NamedQueue, SyncCaller):
     """One queue of a Tollway service; safe to share between threads.
 
     ``timeout`` bounds each call in seconds, beside the time that :meth:`lease` waits. A service
     that does not answer raises :class:`tollway.Unavailable`: give jobs a ``key``, and enqueue them
     again.
     """
-
-    def __init__(
-        self,
-        name: str,
-        url: str = "http://127.0.0.1:8080",
-        *,
-        token: Optional[str] = None,
-        timeout: float = 5.0,
-        tls: Any = None,
-    ) -> None:
-        super().__init__(url, token=token, timeout=timeout, tls=tls)
-        self.name = name
-        self._path = words.path_of(name)
 
     def enqueue(self, payload: Payload, group: str = "", **options: Any) -> Enqueued:
         """Enqueues one job; ``options`` are the fields of :class:`tollway.NewJob`."""

@@ -10,7 +10,7 @@ from typing import Any, Mapping, NoReturn, Optional, Union
 from urllib.parse import quote
 
 from . import _wire
-from ._wire import Answer
+from ._wire import Answer, Caller
 from ._words import Rejected, TollwayError, Unavailable
 
 Payload = Union[str, bytes, Mapping[str, Any], list[Any], int, float, bool, None]
@@ -195,9 +195,21 @@ def _ms(seconds: Optional[float]) -> Optional[int]:
     return None if seconds is None else round(seconds * 1000)
 
 
-def path_of(queue: str) -> str:
-    """Where a queue's calls begin."""
-    return f"/v1/queues/{quote(queue, safe='')}"
+class NamedQueue(Caller):
+    """One queue of a service, for clients that wait for answers in their own way."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str = "http://127.0.0.1:8080",
+        *,
+        token: Optional[str] = None,
+        timeout: float = 5.0,
+        tls: Any = None,
+    ) -> None:
+        super().__init__(url, token=token, timeout=timeout, tls=tls)
+        self.name = name
+        self._path = f"/v1/queues/{quote(name, safe='')}"
 
 
 def enqueued(fields: Mapping[str, Any]) -> Enqueued:

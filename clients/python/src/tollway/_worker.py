@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Generic, Optional, TypeVar
 
 from ._queue_words import GiveUp, Lease, LeaseLost, RetryLater, sendable
 from ._words import TollwayError, Unavailable
@@ -28,22 +28,17 @@ REPORTS_LAST = 5
 """How often a worker that is told to stop tells it."""
 
 
-class Worker:
-    """Works on the jobs of a queue until it is stopped.
+AnyQueue = TypeVar("AnyQueue")
+AnyHandler = TypeVar("AnyHandler")
 
-    What the handler returns becomes the job's result, unless it is ``None``. An exception is a
-    failure and the job is tried again; :class:`tollway.RetryLater` lets the group wait,
-    :class:`tollway.GiveUp` makes a dead letter of the job.
 
-    ``concurrency`` jobs run at once, each on a thread. ``heartbeat`` is the time in seconds between
-    two signs of life: a third of the queue's lease unless told. ``wait`` is how long one call waits
-    for a job, and so the longest that :meth:`stop` takes beside the jobs that run.
-    """
+class Work(Generic[AnyQueue, AnyHandler]):
+    """What a worker is told, and what it remembers, whichever way it waits."""
 
     def __init__(
         self,
-        queue: Queue,
-        handler: Handler,
+        queue: AnyQueue,
+        handler: AnyHandler,
         *,
         concurrency: int = 1,
         heartbeat: Optional[float] = None,
@@ -56,13 +51,37 @@ class Worker:
         self._heartbeat = heartbeat
         self._wait = wait
         self._name = name
-        self._stopped = threading.Event()
-        self._room = threading.Semaphore(concurrency)
         self._running: dict[int, Lease] = {}
         self._mistake: Optional[TollwayError] = None
-        self._changed = threading.Condition()
-        """Guards what stands below, and ``_running``."""
         self._beat_at = math.inf
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Makes what only this kind of worker keeps."""
+
+    def _next_beat(self, leases: list[Lease]) -> float:
+        """When these are to be prolonged, by the clock that never steps."""
+        pauses = (self._heartbeat or lease.lasts / 3 for lease in leases)
+        return time.monotonic() + min(pauses, default=math.inf)
+
+
+class Worker(Work["Queue", Handler]):
+    """Works on the jobs of a queue until it is stopped.
+
+    What the handler returns becomes the job's result, unless it is ``None``. An exception is a
+    failure and the job is tried again; :class:`tollway.RetryLater` lets the group wait,
+    :class:`tollway.GiveUp` makes a dead letter of the job.
+
+    ``concurrency`` jobs run at once, each on a thread. ``heartbeat`` is the time in seconds between
+    two signs of life: a third of the queue's lease unless told. ``wait`` is how long one call waits
+    for a job, and so the longest that :meth:`stop` takes beside the jobs that run.
+    """
+
+    def _prepare(self) -> None:
+        self._stopped = threading.Event()
+        self._room = threading.Semaphore(self._concurrency)
+        self._changed = threading.Condition()
+        """Guards what stands below, ``_running`` and ``_beat_at``."""
         self._is_over = False
 
     def __call__(self, lease: Lease) -> Any:
@@ -166,11 +185,6 @@ class Worker:
                 # No other attempt mends it: a wrong token, a result that is too long.
                 self._mistake = self._mistake or mistake
                 return self.stop()
-
-    def _next_beat(self, leases: list[Lease]) -> float:
-        """When these are to be prolonged, by the clock that never steps."""
-        pauses = (self._heartbeat or lease.lasts / 3 for lease in leases)
-        return time.monotonic() + min(pauses, default=math.inf)
 
     def _beat(self) -> None:
         while True:

@@ -10,7 +10,6 @@
 
 use alloc::format;
 use alloc::string::{String, ToString};
-use core::fmt;
 
 use super::{Anchor, Calendar, Unit};
 use crate::fields::calendar::month_days;
@@ -21,13 +20,7 @@ const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnchorError(String);
 
-impl fmt::Display for AnchorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl core::error::Error for AnchorError {}
+crate::plain_error!(AnchorError, self => &self.0);
 
 impl Calendar {
     /// The same windows, begun at another day or time: `15`, `sun 06:00`, `04-06`.

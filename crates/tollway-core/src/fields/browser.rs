@@ -74,17 +74,10 @@ impl Hosts {
     }
 }
 
-/// A text that no `Host` field can hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAHost;
-
-impl core::fmt::Display for NotAHost {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("expected a host name without a port, such as limits.example.com")
-    }
+crate::plain_error! {
+    /// A text that no `Host` field can hold.
+    pub struct NotAHost = "expected a host name without a port, such as limits.example.com";
 }
-
-impl core::error::Error for NotAHost {}
 
 /// Whether a browser says that a page of another origin sent the request: `host` is the `Host`
 /// field (or `:authority`), `origin` the `Origin` field, `fetch_site` the `Sec-Fetch-Site` field.

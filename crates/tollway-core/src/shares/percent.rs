@@ -54,17 +54,11 @@ impl FromStr for Percent {
     }
 }
 
-/// The text is not a part of a whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParsePercentError;
-
-impl fmt::Display for ParsePercentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected more than 0% and at most 100%, for example 40% or 33.33%")
-    }
+crate::plain_error! {
+    /// The text is not a part of a whole.
+    pub struct ParsePercentError =
+        "expected more than 0% and at most 100%, for example 40% or 33.33%";
 }
-
-impl core::error::Error for ParsePercentError {}
 
 #[cfg(test)]
 mod tests {

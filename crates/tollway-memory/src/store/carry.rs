@@ -24,7 +24,7 @@ impl MemoryStore {
     #[inline]
     pub(super) fn layout(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: impl Fn() -> Fingerprint,
         algorithm: &Algorithm,
         now: Timestamp,
     ) -> Layout {
@@ -32,7 +32,7 @@ impl MemoryStore {
         if let (Layout::Double, Algorithm::Gcra(gcra)) = (layout, algorithm)
             && gcra.word_until() > Timestamp::MIN
         {
-            self.carry(fingerprint, algorithm, now);
+            self.carry(fingerprint(), algorithm, now);
         }
         layout
     }

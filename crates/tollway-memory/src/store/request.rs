@@ -94,7 +94,7 @@ struct RequestStates<'a> {
 impl<'a> RequestStates<'a> {
     fn new(store: &MemoryStore, charges: &[Charge<'a>], now: Timestamp) -> Self {
         let layout =
-            |asked: Asked<'a>| (asked, store.layout(asked.fingerprint, asked.algorithm, now));
+            |asked: Asked<'a>| (asked, store.layout(|| asked.fingerprint, asked.algorithm, now));
         let asked: Vec<_> = store.asked_together(charges).into_iter().map(layout).collect();
         let mut states = Vec::with_capacity(asked.len());
         // Charges are few: looking through them beats a map.
@@ -155,7 +155,7 @@ impl MemoryStore {
     fn asked_apart<'a>(&self, charge: &Charge<'a>) -> Asked<'a> {
         let Charge { policy, key, .. } = charge;
         let (family, mark) = (policy.id() ^ policy.numbers_mark(), policy.numbers_mark());
-        let tag = self.seed.tag(family, mark, key.as_bytes());
+        let tag = self.seed.tag(family, key.as_bytes(), || mark);
         let fingerprint = Fingerprint { tag, mark, owner: policy.name_id() };
         let lineage = Lineage { family, rule: OnChange::Reset };
         Asked { fingerprint, algorithm: policy.algorithm(), lineage }

@@ -19,8 +19,8 @@ impl<S: Slot> Table<S> {
     }
 
     #[inline(always)]
-    pub(super) fn find(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        self.find_here(fingerprint.tag, home).or_else(|| self.find_behind(fingerprint, home))
+    pub(super) fn find(&self, tag: u64, home: usize) -> Option<&S> {
+        self.find_here(tag, home).or_else(|| self.find_behind(tag, home))
     }
 
     /// The slot of a key that is where it is to be.
@@ -42,7 +42,7 @@ impl<S: Slot> Table<S> {
 
     /// The slot of a key that is still where it was before the table doubled.
     #[inline(never)]
-    pub(super) fn find_behind(&self, fingerprint: Fingerprint, home: usize) -> Option<&S> {
-        self.find_here(fingerprint.tag, self.home_before(fingerprint.tag, home)?)
+    pub(super) fn find_behind(&self, tag: u64, home: usize) -> Option<&S> {
+        self.find_here(tag, self.home_before(tag, home)?)
     }
 }

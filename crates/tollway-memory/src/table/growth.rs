@@ -31,7 +31,6 @@
 use tollway_core::{Policy, Timestamp};
 
 use super::{PROBES, SLOTS, STRIPES, Table};
-use crate::hash::Fingerprint;
 use crate::slot::{Content, Locked, Slot};
 use crate::sync::Ordering;
 
@@ -174,24 +173,24 @@ impl<S: Slot> Table<S> {
     /// Moves the home that a known key had before, with a few others of its stripe: if no newcomers
     /// come any more, its callers would always have to look for it at both. If the stripe is locked
     /// it can wait until the next call.
-    pub(super) fn help(&self, fingerprint: Fingerprint, now: Timestamp) {
-        let home = self.home(fingerprint);
+    pub(super) fn help(&self, tag: u64, now: Timestamp) {
+        let home = self.home_of(tag);
         let Ok(mut moving) = self.stripe(home).lock.try_lock() else { return };
-        if let Some(before) = self.home_before(fingerprint.tag, home) {
+        if let Some(before) = self.home_before(tag, home) {
             self.move_some(home, &mut moving, now);
             self.move_home(before, moving.mask, now);
         }
     }
 
-    /// The slot of a key that is where it is to be. One that is not is moved there on the way.
-    pub(super) fn find_here_or_help(&self, fingerprint: Fingerprint, now: Timestamp) -> Option<&S> {
-        let home = self.home(fingerprint);
-        let here = self.find_here(fingerprint.tag, home);
-        if here.is_some() || self.find_behind(fingerprint, home).is_none() {
-            return here;
-        }
-        self.help(fingerprint, now);
-        self.find_here(fingerprint.tag, self.home(fingerprint))
+    /// The slot of a key. One that is not where it is to be is moved there on the way, if nobody
+    /// else moves keys of its stripe.
+    pub(super) fn find_or_help(&self, tag: u64, now: Timestamp) -> Option<&S> {
+        let home = self.home_of(tag);
+        self.find_here(tag, home).or_else(|| {
+            self.find_behind(tag, home)?;
+            self.help(tag, now);
+            self.find(tag, self.home_of(tag))
+        })
     }
 
     fn move_some(&self, home: usize, moving: &mut Moving, now: Timestamp) {

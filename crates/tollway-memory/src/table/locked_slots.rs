@@ -69,7 +69,7 @@ impl<S: Slot> Table<S> {
     ) -> Option<[Option<Locked<'_, S>>; FEW]> {
         let mut order = [(usize::MAX, 0); FEW];
         for (position, (fingerprint, place)) in fingerprints.iter().zip(&mut order).enumerate() {
-            let slot = self.find_here_or_help(*fingerprint, now)?;
+            let slot = self.find_or_help(fingerprint.tag, now)?;
             *place = (self.index(slot), position);
         }
         let order = &mut order[..fingerprints.len()];
@@ -183,7 +183,7 @@ impl<S: Slot> Table<S> {
         now: Timestamp,
     ) -> Result<(Vec<Choice>, Timestamp), (usize, Full)> {
         let found = |fingerprint: &Fingerprint| {
-            self.find(*fingerprint, self.home(*fingerprint)).map(|slot| self.index(slot))
+            self.find(fingerprint.tag, self.home(*fingerprint)).map(|slot| self.index(slot))
         };
         let found: Vec<Option<usize>> = fingerprints.iter().map(found).collect();
         let at = if found.contains(&None) { self.newcomer_at(now) } else { now };

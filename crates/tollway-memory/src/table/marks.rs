@@ -14,8 +14,7 @@ impl<S: Slot> Table<S> {
     /// Whether a key that has no slot may not begin here. With the lock of its stripe held: without
     /// it, it could be moved meanwhile and be missed.
     pub(super) fn is_elsewhere(&self, fingerprint: Fingerprint, newcomer: Newcomer<'_>) -> bool {
-        !newcomer.may_begin()
-            || newcomer.has_others() && self.find_marked(fingerprint, newcomer).is_some()
+        newcomer.is_elsewhere(|| self.find_marked(fingerprint, newcomer).is_some())
     }
 
     /// Under which other numbers of its family a key is kept here.
@@ -65,7 +64,7 @@ impl<S: Slot> Table<S> {
         // With it nobody moves the key.
         let _unmoved = stripe.unwrap_or_else(PoisonError::into_inner);
         loop {
-            let slot = self.find(fingerprint, self.home(fingerprint))?;
+            let slot = self.find(fingerprint.tag, self.home(fingerprint))?;
             let view = slot.read();
             if view.tag == fingerprint.tag && write(slot, view) {
                 return Some(view.words);

@@ -14,7 +14,7 @@ fn put<S: Slot>(table: &Table<S>, number: u64, seconds: u64, limited: bool) -> R
 }
 
 fn key(number: u64) -> Fingerprint {
-    Fingerprint { tag: Seed::new([1, 2]).tag(0, 0, &number.to_le_bytes()), mark: 0, owner: 0 }
+    Fingerprint { tag: Seed::new([1, 2]).tag(0, &number.to_le_bytes(), || 0), mark: 0, owner: 0 }
 }
 
 fn present<S: Slot>(table: &Table<S>, numbers: std::ops::Range<u64>) -> usize {

@@ -75,6 +75,7 @@ async fn the_page_runs_nothing_from_elsewhere_and_its_figures_need_the_token() {
         ("/admin/", "text/html"),
         ("/admin/page.js", "text/javascript"),
         ("/admin/page.css", "text/css"),
+        ("/admin/palette.css", "text/css"),
     ];
     for (path, kind) in files {
         let page = rig.get(path).await;

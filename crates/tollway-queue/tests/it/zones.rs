@@ -4,25 +4,8 @@ use std::process::{Command, Stdio};
 
 use tollway_core::Timestamp;
 use tollway_queue::Cron;
+use tollway_testkit::zones;
 
-/// Zones whose clocks change by an hour, by half an hour, by two, by a day, downwards in summer, at
-/// midnight, during Ramadan, and never; with offsets of whole hours and others.
-const ZONES: [&str; 14] = [
-    "Europe/Berlin",
-    "Europe/Dublin",
-    "America/New_York",
-    "America/St_Johns",
-    "America/Havana",
-    "America/Sao_Paulo",
-    "America/Scoresbysund",
-    "Africa/Casablanca",
-    "Antarctica/Troll",
-    "Australia/Lord_Howe",
-    "Asia/Beirut",
-    "Asia/Kathmandu",
-    "Pacific/Apia",
-    "Pacific/Chatham",
-];
 /// Minute, hour, and the weekdays that Python counts from Monday; all dates and months.
 const CALENDARS: [&str; 5] =
     ["30 2 * * *", "0 0 * * *", "15,45 1-3 * * *", "*/10 0,2 * * sun", "59 23 * * mon-fri"];
@@ -30,23 +13,14 @@ const FROM_S: u64 = 1_293_840_000;
 const UNTIL_S: u64 = 1_609_459_200;
 
 /// Every moment of every calendar in every zone from 2011 to 2020, in the same order: for each date
-/// and time that fits, the first moment at which clocks show it; if none do, those of the first
-/// minute after it that they show.
+/// and time that fits, its [`zones::MOMENT`].
 const ORACLE: &str = r#"
 import sys
-from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+DAY = timedelta(days=1)
 FIELDS = [([30], [2], range(7)), ([0], [0], range(7)), ([15, 45], [1, 2, 3], range(7)),
           (range(0, 60, 10), [0, 2], [6]), ([59], [23], range(5))]
-
-def moment(local, zone):
-    while True:
-        utc = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
-        if utc.astimezone(zone).replace(tzinfo=None) == local:
-            return int(utc.timestamp())
-        local += MINUTE
 
 for name in sys.argv[3:]:
     try:
@@ -68,8 +42,8 @@ for name in sys.argv[3:]:
 #[test]
 fn a_calendar_in_a_zone_comes_when_python_says() {
     let oracle = Command::new("python3")
-        .args(["-c", ORACLE, &FROM_S.to_string(), &UNTIL_S.to_string()])
-        .args(ZONES)
+        .args(["-c", &[zones::MOMENT, ORACLE].concat(), &FROM_S.to_string(), &UNTIL_S.to_string()])
+        .args(zones::SAMPLE)
         .stderr(Stdio::inherit())
         .output();
     let output = oracle.expect("Python is installed");
@@ -77,7 +51,7 @@ fn a_calendar_in_a_zone_comes_when_python_says() {
     let text = String::from_utf8(output.stdout).expect("numbers");
     assert!(!text.contains("no zones"), "Python finds no time zones: install tzdata");
     let mut lines = text.lines();
-    for zone in ZONES {
+    for zone in zones::SAMPLE {
         for fields in CALENDARS {
             let cron = Cron::in_zone(fields, zone).expect("a calendar");
             let mut at = Timestamp::from_millis(FROM_S * 1_000);

@@ -140,13 +140,7 @@ export class DeadLetters {
   }
 
   async #do(change: () => Promise<string | null>): Promise<void> {
-    try {
-      const done = await change();
-      if (done === null) return;
-      this.#notice.tell(done);
-    } catch (error) {
-      this.#notice.fail(error);
-    }
+    if (!(await this.#notice.outcome(change))) return;
     this.#dead = -1;
     this.onChange();
   }
@@ -274,13 +268,7 @@ export class JobCard {
   }
 
   async #do(change: () => Promise<string | null>): Promise<void> {
-    try {
-      const done = await change();
-      if (done === null) return;
-      this.#notice.tell(done);
-    } catch (error) {
-      this.#notice.fail(error);
-    }
+    if (!(await this.#notice.outcome(change))) return;
     await this.load();
     this.onChange();
   }

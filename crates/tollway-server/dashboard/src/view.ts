@@ -96,4 +96,16 @@ export class Notice {
   fail(error: unknown): void {
     this.tell(error instanceof ApiError ? error.message : String(error), true);
   }
+
+  /** Tells what came of a change; whether it was tried, and not given up at the question before it. */
+  async outcome(change: () => Promise<string | null>): Promise<boolean> {
+    try {
+      const done = await change();
+      if (done === null) return false;
+      this.tell(done);
+    } catch (error) {
+      this.fail(error);
+    }
+    return true;
+  }
 }

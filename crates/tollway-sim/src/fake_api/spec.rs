@@ -1,7 +1,6 @@
 //! The description of a fake upstream: limits, routes, header fields, all data.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -272,13 +271,7 @@ impl SubLimitSpec {
     }
 }
 
-impl fmt::Display for SpecError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SpecError {}
+tollway_core::plain_error!(SpecError, self => &self.0);
 
 const fn too_many() -> u16 {
     429

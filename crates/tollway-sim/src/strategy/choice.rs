@@ -66,10 +66,4 @@ impl fmt::Display for StrategyChoice {
     }
 }
 
-impl fmt::Display for StrategyFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for StrategyFailed {}
+tollway_core::plain_error!(StrategyFailed, self => &self.0);

@@ -10,7 +10,6 @@
 //! is theirs. An answer that does not say what is left changes nothing. A refusal counts as nothing
 //! left.
 
-use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -48,13 +47,7 @@ const fn twice() -> f64 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableError(String);
 
-impl fmt::Display for TableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for TableError {}
+tollway_core::plain_error!(TableError, self => &self.0);
 
 impl Table {
     /// The table in a text, called `name` in reports.

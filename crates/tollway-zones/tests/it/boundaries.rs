@@ -9,6 +9,7 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 use tollway_core::civil::{Calendar, Unit, Window};
 use tollway_testkit::servers::full;
+use tollway_testkit::zones;
 use tollway_zones::named;
 
 /// Calendars, each as Python has it under the same number.
@@ -25,45 +26,16 @@ const CALENDARS: [(Unit, &str); 10] = [
     (Unit::Year, "04-06 06:00"),
 ];
 
-/// Zones whose clocks change by an hour, by half an hour, by two, by a day, downwards in summer, at
-/// midnight, during Ramadan, and never; with offsets of whole hours and others.
-const SAMPLE: [&str; 14] = [
-    "Europe/Berlin",
-    "Europe/Dublin",
-    "America/New_York",
-    "America/St_Johns",
-    "America/Havana",
-    "America/Sao_Paulo",
-    "America/Scoresbysund",
-    "Africa/Casablanca",
-    "Antarctica/Troll",
-    "Australia/Lord_Howe",
-    "Asia/Beirut",
-    "Asia/Kathmandu",
-    "Pacific/Apia",
-    "Pacific/Chatham",
-];
-
 /// For each zone its name, and for each calendar how many windows begin from one year to another,
-/// and when: the moments at which a local time is shown for the first time, and where it never is,
-/// that of the first minute after it that is. Hours are looked at where clocks change, and around
-/// each new year.
+/// and when ([`zones::MOMENT`]). Hours are looked at where clocks change, and around each new year.
 const ORACLE: &str = r#"
 import sys
 from array import array
-from datetime import datetime, timedelta, timezone
 from zoneinfo import ZoneInfo, available_timezones
 from dateutil.relativedelta import relativedelta, SU
 
-MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 first, last = datetime(int(sys.argv[1]), 1, 1), datetime(int(sys.argv[2]), 1, 1)
-
-def moment(local, zone):
-    while True:
-        utc = local.replace(tzinfo=zone, fold=0).astimezone(timezone.utc)
-        if utc.astimezone(zone).replace(tzinfo=None) == local:
-            return int(utc.timestamp())
-        local += MINUTE
 
 def every(step, start, clamped=relativedelta()):
     local, n = start, 0
@@ -115,9 +87,9 @@ fn windows_begin_when_python_says_so() {
         return;
     }
     let years = if full() { ["2000", "2040"] } else { ["2009", "2014"] };
-    let zones: &[&str] = if full() { &[] } else { &SAMPLE };
+    let zones: &[&str] = if full() { &[] } else { &zones::SAMPLE };
     let mut oracle = Command::new("python3")
-        .args(["-c", ORACLE])
+        .args(["-c", &[zones::MOMENT, ORACLE].concat()])
         .args(years)
         .args(zones)
         .env("PYTHONPATH", &tools)

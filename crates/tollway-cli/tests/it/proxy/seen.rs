@@ -41,6 +41,15 @@ impl Logged {
         self.lines(text).remove(0)
     }
 
+    /// Sends a first request, and checks what is told of its bucket.
+    async fn learns(&self, client: &reqwest::Client) {
+        assert_eq!(post(client, &self.proxy.url, 1).await, Ok(200));
+        let learned = self.until("bucket learned");
+        for part in ["INFO", "limit=5", "POST /channels/:major/messages", "credential=\""] {
+            assert!(learned.contains(part), "{part} in {learned}");
+        }
+    }
+
     async fn status(&self) -> Value {
         self.page("status").await
     }
@@ -83,11 +92,7 @@ async fn each_change_is_a_line_and_none_tells_a_secret() {
         assert!(started.contains(part), "{part} in {started}");
     }
     let client = reqwest::Client::new();
-    assert_eq!(post(&client, &logged.proxy.url, 1).await, Ok(200));
-    let learned = logged.until("bucket learned");
-    for part in ["INFO", "limit=5", "POST /channels/:major/messages", "credential=\""] {
-        assert!(learned.contains(part), "{part} in {learned}");
-    }
+    logged.learns(&client).await;
     // Somebody else spends what is left, so that a request of ours is refused.
     for _ in 0..4 {
         assert_eq!(post(&client, &url, 1).await, Ok(200));
@@ -140,11 +145,7 @@ async fn on_a_store_changes_are_told_and_buckets_say_why_also_while_it_is_away()
     let fake = Running::fake(&[]);
     let logged = Logged::start(&folder, &fake.url, &["--store", &redis.url()]);
     let client = reqwest::Client::new();
-    assert_eq!(post(&client, &logged.proxy.url, 1).await, Ok(200));
-    let learned = logged.until("bucket learned");
-    for part in ["INFO", "limit=5", "POST /channels/:major/messages", "credential=\""] {
-        assert!(learned.contains(part), "{part} in {learned}");
-    }
+    logged.learns(&client).await;
     for _ in 0..4 {
         assert_eq!(post(&client, &fake.url, 1).await, Ok(200));
     }

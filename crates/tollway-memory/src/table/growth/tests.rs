@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::capacity::WhenFull;
+use crate::hash::Fingerprint;
 use crate::hash::Seed;
 use crate::slot::{Double, Narrow, View};
 use crate::table::Change;
@@ -13,7 +14,7 @@ const LATER: Duration = Duration::from_secs(60);
 
 fn key(number: u64) -> Fingerprint {
     Fingerprint {
-        tag: Seed::new([1, 2]).tag(0, 0, &number.to_le_bytes()),
+        tag: Seed::new([1, 2]).tag(0, &number.to_le_bytes(), || 0),
         mark: 0,
         owner: 1 + number % 3,
     }
