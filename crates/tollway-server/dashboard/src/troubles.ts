@@ -10,7 +10,7 @@ interface Told { what: string; todo: string; reason?: string | null; link?: [tex
 function told(trouble: Trouble): Told {
   switch (trouble.kind) {
     case "draining":
-      return { what: "The service is stopping.", todo: "It finishes the requests under way and takes no new connections." };
+      return { what: "The service is stopping.", todo: "It finishes the requests under way, and then ends." };
     case "store_down":
       return {
         what: `The store has not answered since ${moment(trouble.since_ms)}.`,

@@ -26,7 +26,8 @@ async fn feed(viewer: Viewer, role: Role) {
             () = viewer.left() => return,
         }
         let Tick { reader, admin, last, .. } = ticks.borrow_and_update().clone();
-        if last || viewer.is_over() {
+        // While the service drains, that is what there is to tell.
+        if last || viewer.is_judged_anew() {
             return;
         }
         next = if role == Role::Admin { admin } else { reader };

@@ -87,10 +87,15 @@ impl Viewer {
         self.frames.closed().await;
     }
 
-    /// Whether nothing more is to be sent: the service stops, or has other tokens, by which nobody
-    /// knows what this viewer may see.
+    /// Whether the service has other tokens than when the viewer came, by which nobody knows what
+    /// it may see.
+    pub(crate) fn is_judged_anew(&self) -> bool {
+        !Arc::ptr_eq(&self.auth, &self.service.auth())
+    }
+
+    /// Whether nothing more is to be sent: the service is about to stop, or has other tokens.
     pub(crate) fn is_over(&self) -> bool {
-        self.service.is_draining() || !Arc::ptr_eq(&self.auth, &self.service.auth())
+        self.service.is_draining() || self.is_judged_anew()
     }
 }
 
