@@ -9,19 +9,8 @@ import tempfile
 import threading
 from pathlib import Path
 
-RULES = """
-[[policies]]
-name = "api"
-quota = "3/1h"
-[[policies]]
-name = "tokens"
-quota = "100/1h"
-[[policies]]
-name = "teams"
-algorithm = "shares"
-quota = "60/1h"
-reclaim = "20m"
-owners = [{ key = "a", floor = "50%" }, { key = "b", floor = "50%" }]
+POLICIES = Path(__file__).parents[2] / "policies.toml"
+QUEUES = """
 [[queues]]
 name = "mail"
 attempts = 3
@@ -41,7 +30,7 @@ class Service:
     def __init__(self, token: str | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory()
         config = Path(self._folder.name, "tollway.toml")
-        config.write_text(RULES)
+        config.write_text(POLICIES.read_text() + QUEUES)
         self.unix = str(Path(self._folder.name, "http.sock"))
         env = dict(os.environ)
         if token:

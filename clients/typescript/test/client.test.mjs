@@ -1,6 +1,7 @@
 // The client against the real service, and against servers that misbehave.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -11,22 +12,7 @@ import { PATIENCE, built, endings, serve } from "./service.mjs";
 const { Rejected, Tollway, Unavailable } = await built("index.js");
 const require = createRequire(join(process.env.TOLLWAY_FACE, "package.json"));
 
-const RULES = `
-[[policies]]
-name = "api"
-quota = "3/1h"
-
-[[policies]]
-name = "tokens"
-quota = "100/1h"
-
-[[policies]]
-name = "teams"
-algorithm = "shares"
-quota = "60/1h"
-reclaim = "20m"
-owners = [{ key = "a", floor = "50%" }, { key = "b", floor = "50%" }]
-`;
+const RULES = readFileSync(new URL("../../policies.toml", import.meta.url), "utf8");
 
 /** Accepts everybody; then says nothing, or a byte now and then for ever. */
 async function misbehave(drips) {

@@ -208,7 +208,8 @@ macro_rules! apply_in_place {
     };
 }
 
-/// Makes `peek` and `count` of a window's `roll` and `snapshot`; its state counts units in `$taken`.
+/// Makes `peek` and `count` of a window's `roll` and `snapshot`; its state counts units in
+/// `$taken`.
 macro_rules! peek_and_count_by_window {
     ($taken:ident) => {
         /// What there is to report, with nothing taken.

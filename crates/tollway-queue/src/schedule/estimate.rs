@@ -14,7 +14,7 @@ use std::time::Duration;
 use tollway_core::{Algorithm, State, Timestamp};
 
 use super::cooling::Cooling;
-use super::gate::{Gate, capacity};
+use super::gate::Gate;
 use crate::Limit;
 
 /// Where a job stands among those that a limit binds: what an estimate is made of.
@@ -73,7 +73,7 @@ pub(crate) fn served_before(
 fn at_once(limit: &Limit) -> u64 {
     match limit {
         Limit::Slots { units, .. } | Limit::Window { units, .. } => u64::from(*units),
-        Limit::Policy(algorithm) | Limit::Answered(algorithm) => capacity(algorithm),
+        Limit::Policy(algorithm) | Limit::Answered(algorithm) => algorithm.limit(),
     }
 }
 
@@ -113,9 +113,9 @@ fn wait(gate: &Gate, limit: &Limit, position: &Position) -> Duration {
             // answered.
             let ahead = position.ahead + in_flight.units();
             let wait = policy_wait(algorithm, state, &Position { ahead, ..*position });
-            let rounds = 1 + ahead / capacity(algorithm).max(1);
+            let rounds = 1 + ahead / algorithm.limit().max(1);
             let answers = times(position.response, if ahead == 0 { 0 } else { rounds });
-            let may_start = ahead + u64::from(position.weight) <= capacity(algorithm);
+            let may_start = ahead + u64::from(position.weight) <= algorithm.limit();
             if may_start && wait.is_zero() { wait } else { wait.saturating_add(answers) }
         }
         _ => Duration::ZERO,

@@ -103,7 +103,7 @@ impl Gate {
             // What is in flight may be counted at any moment from now on.
             (Self::Answered(state, in_flight), Limit::Answered(algorithm)) => {
                 let wanted = in_flight.units() + cost(algorithm, weight).get();
-                match Cost::new(wanted).filter(|_| wanted <= capacity(algorithm)) {
+                match Cost::new(wanted).filter(|_| wanted <= algorithm.limit()) {
                     Some(wanted) => (state, algorithm, wanted),
                     None => return Opens::Unknown,
                 }
@@ -256,21 +256,9 @@ impl Gate {
     }
 }
 
-/// The most units that an algorithm ever lets pass at once.
-pub(crate) fn capacity(algorithm: &Algorithm) -> u64 {
-    match algorithm {
-        Algorithm::Gcra(gcra) => gcra.quota().burst(),
-        Algorithm::LeakyBucket(bucket) => bucket.size(),
-        Algorithm::SlidingWindow(window) => window.limit(),
-        Algorithm::FixedWindow(window) => window.quota().units(),
-        Algorithm::Concurrency(limit) => limit.limit(),
-        _ => u64::MAX,
-    }
-}
-
 /// A job that is heavier than the limit takes all of it: it must not wait for ever.
 fn cost(algorithm: &Algorithm, weight: u32) -> Cost {
-    Cost::new(u64::from(weight).min(capacity(algorithm))).unwrap_or(Cost::ONE)
+    Cost::new(u64::from(weight).min(algorithm.limit())).unwrap_or(Cost::ONE)
 }
 
 /// As many units as a job of `weight` takes.

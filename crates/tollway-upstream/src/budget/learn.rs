@@ -265,7 +265,7 @@ impl Budgets {
             // The credential as such is served.
             self.account.free(flight.at);
         }
-        let lane_wait = self.refuse_sub_limit(slot, ticket, flight, observation, now);
+        let lane_wait = self.refuse_sub_limit((slot, ticket), flight, observation, now);
         let event = self.event;
         let unsaid = self.profile.retry_unsaid();
         let bucket = if is_global { Some(&mut self.account) } else { self.table.get_mut(slot) };
@@ -299,8 +299,7 @@ impl Budgets {
     /// nobody knows otherwise which of the requests were counted.
     fn refuse_sub_limit(
         &mut self,
-        slot: u32,
-        ticket: Ticket,
+        (slot, ticket): (u32, Ticket),
         flight: &InFlight,
         observation: &Observation,
         now: Timestamp,
