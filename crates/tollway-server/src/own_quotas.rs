@@ -13,6 +13,7 @@
 //! **Bounds.** So many quotas, patterns among them, and changes in the list; keys, notes and
 //! quotas of so many bytes. At a bound a change is refused and nothing else happens.
 
+mod change;
 mod checked_lines;
 mod entry;
 mod file;
@@ -20,6 +21,7 @@ mod in_force;
 mod keeper;
 mod numbers;
 
+pub(crate) use change::change;
 pub(crate) use entry::{Whom, millis, moment, whom_json};
 pub(crate) use in_force::{Own, OwnQuotas};
 pub use keeper::Keeper;

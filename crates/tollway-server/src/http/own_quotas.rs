@@ -12,17 +12,12 @@
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollway_core::{Cost, Key, Snapshot};
-use tracing::info;
+use tollway_core::Key;
 
-use super::operations::unaskable;
 use super::problem::Trouble;
 use super::request::{Call, decoded, decoded_bytes};
 use super::routes::permit_change;
-use crate::logs::escaped;
-use crate::own_quotas::{
-    Asked, Changed, Keeper, Own, Refused, What, Whom, millis, moment, whom_json,
-};
+use crate::own_quotas::{self, Asked, Changed, Own, Refused, What, Whom, millis, whom_json};
 use crate::top::{bytes_of_hex, hex};
 
 const PAGE: usize = 100;
@@ -72,22 +67,15 @@ pub(super) async fn grant(mut call: Call<'_>) -> Result<(), Trouble> {
     permit_change(&call)?;
     let whom = whom(&call)?;
     let GrantBody { units, until, note } = call.body()?;
-    let wrong = || Trouble::bad("units: expected a whole number from 1");
-    let cost = Cost::new(units).ok_or_else(wrong)?;
     if let Some(until_ms) = until_ms(until.as_deref())? {
         change(&call, whom.clone(), What::Grant { units, until_ms, note }).await?;
         return answer(call, &whom);
     }
-    if whom.is_pattern() {
-        let text = "key: units are given once to one key; expected no pattern, or an until";
-        return Err(Trouble::bad(text));
-    }
-    let left = give_back(&call, &whom, cost).await?;
-    change(&call, whom.clone(), What::Granted { units }).await?;
+    let changed = change(&call, whom.clone(), What::GrantOnce { units, note }).await?;
     let mut told = whom_json(&whom);
     told["units"] = units.into();
-    told["limit"] = left.limit().into();
-    told["remaining"] = left.remaining().into();
+    told["limit"] = changed.left.map(|left| left.limit()).into();
+    told["remaining"] = changed.left.map(|left| left.remaining()).into();
     call.write(&told)
 }
 
@@ -133,45 +121,18 @@ pub(crate) fn until_ms(text: Option<&str>) -> Result<Option<u64>, Trouble> {
     text.map(read).transpose().map_err(|error| Trouble::bad(format!("until: {error}")))
 }
 
-/// Changes a quota for whoever calls, and logs it.
+/// Changes a quota for whoever calls.
 pub(crate) async fn change(call: &Call<'_>, whom: Whom, what: What) -> Result<Changed, Trouble> {
     let peer = call.request.peer;
     let from = if peer.is_unix { "unix".to_owned() } else { peer.address.to_string() };
-    let (by, service) = (call.who(), call.service());
-    let asked = Asked { whom: whom.clone(), what: what.clone(), by: by.clone(), from };
-    let changed = Keeper::change(service, asked).await.map_err(|refused| match refused {
-        Refused::UnknownPolicy => Trouble::UnknownPolicy(whom.policy.clone()),
+    let asked = Asked { whom, what, by: call.who(), from };
+    let policy = asked.whom.policy.clone();
+    own_quotas::change(call.worker, asked).await.map_err(|refused| match refused {
+        Refused::UnknownPolicy => Trouble::UnknownPolicy(policy),
         Refused::Wrong(text) => Trouble::Bad(text),
         Refused::Nothing => Trouble::NoOwnQuota,
         Refused::NotKept(error) => Trouble::Store(error),
-    })?;
-    let (key, policy, kept) = (escaped(&whom.key), whom.policy, service.own_quotas().kept());
-    match what {
-        What::Set { quota, until_ms, .. } => {
-            let until = until_ms.map(moment);
-            info!(who = by, key, policy, quota, until, kept, "an operator set a key's quota");
-        }
-        What::Grant { units, until_ms, .. } => {
-            let until = moment(until_ms);
-            info!(who = by, key, policy, units, until, kept, "an operator granted units");
-        }
-        What::Granted { units } => {
-            info!(who = by, key, policy, units, "an operator granted units once");
-        }
-        What::Remove => {
-            info!(who = by, key, policy, kept, "an operator took a key's own quota away");
-        }
-    }
-    Ok(changed)
-}
-
-/// Gives units back to a key, as far as it has used them.
-async fn give_back(call: &Call<'_>, whom: &Whom, units: Cost) -> Result<Snapshot, Trouble> {
-    let rules = call.service().enforcer.rules();
-    let ask = rules
-        .ask_named(whom.policy.as_bytes(), &whom.key, units)
-        .map_err(|error| unaskable(&whom.policy, error))?;
-    Ok(call.worker.decider(&rules).refund(&ask).await?)
+    })
 }
 
 fn answer(mut call: Call<'_>, whom: &Whom) -> Result<(), Trouble> {

@@ -82,6 +82,8 @@ pub(crate) struct Change {
     pub whom: Whom,
     /// Units that were given once.
     pub units: Option<u64>,
+    /// Why, in the words of whoever did it.
+    pub note: String,
     /// What holds from then on, if anything does.
     pub entry: Option<Entry>,
 }
@@ -146,7 +148,7 @@ impl Change {
         told["quota"] = entry.and_then(|entry| entry.quota.clone()).into();
         told["until"] = entry.and_then(|entry| entry.until_ms).map(moment).into();
         told["grant"] = entry.map_or(Value::Null, |entry| entry.json()["grant"].take());
-        told["note"] = entry.map(|entry| entry.note.clone()).into();
+        told["note"] = self.note.as_str().into();
         told
     }
 }
@@ -186,6 +188,7 @@ mod tests {
             action: Action::Granted,
             whom,
             units: Some(5),
+            note: "launch".to_owned(),
             entry: Some(entry),
         };
         let text = serde_json::to_string(&change).unwrap();

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::Mutex as AsyncMutex;
-use tollway_core::{ErrorKind, StoreError};
+use tollway_core::{ErrorKind, Snapshot, StoreError};
 use tollway_redis::{
     HashBounds, HashChange, HashChanged, HashContent, HashNews, HashVersion, Settings,
     VersionedHash,
@@ -81,10 +81,22 @@ pub(crate) enum What {
     Set { quota: String, until_ms: Option<u64>, note: String },
     /// To give so many units beyond the quota until then.
     Grant { units: u64, until_ms: u64, note: String },
-    /// To note that so many units were given once.
-    Granted { units: u64 },
+    /// To give so many units back once.
+    GrantOnce { units: u64, note: String },
     /// To take quota and gift away.
     Remove,
+}
+
+impl What {
+    /// Why, in the words of whoever asks.
+    fn note(&self) -> &str {
+        match self {
+            Self::Set { note, .. } | Self::Grant { note, .. } | Self::GrantOnce { note, .. } => {
+                note
+            }
+            Self::Remove => "",
+        }
+    }
 }
 
 /// Why nothing was changed.
@@ -107,6 +119,8 @@ pub(crate) struct Changed {
     pub is_new: bool,
     /// What holds now.
     pub entry: Option<Entry>,
+    /// What is left of the limit, after units were given back.
+    pub left: Option<Snapshot>,
 }
 
 impl Keeper {
@@ -239,12 +253,12 @@ impl Keeper {
                     if !self.keep_in_store(service, hash, known, &change, before).await? {
                         continue;
                     }
-                    return Ok(Changed { is_new, entry });
+                    return Ok(Changed { is_new, entry, left: None });
                 }
             }
             self.put_in_force(service, vec![update], vec![change]);
             self.tidy_file(service).await;
-            return Ok(Changed { is_new, entry });
+            return Ok(Changed { is_new, entry, left: None });
         }
         let text = "other nodes change it all the time: try again";
         Err(Refused::NotKept(StoreError::new(ErrorKind::Unavailable, text)))
@@ -386,6 +400,7 @@ fn planned(service: &Service, asked: &Asked) -> Result<(Change, u64, bool), Refu
     let before = known.and_then(|own| own.entry.at(now_ms));
     let is_new = before.is_none();
     let (action, units, entry) = next(before, asked, now_ms)?;
+    check_length("note", asked.what.note().len(), NOTE_BYTES_MAX)?;
     if let Some(entry) = &entry {
         check(whom, entry)?;
         own.policy_of(&rules, whom, entry, now_ms).map_err(Refused::Wrong)?;
@@ -400,7 +415,8 @@ fn planned(service: &Service, asked: &Asked) -> Result<(Change, u64, bool), Refu
         }
     }
     let (by, from, whom) = (asked.by.clone(), asked.from.clone(), whom.clone());
-    let change = Change { at_ms: now_ms, by, from, action, whom, units, entry };
+    let note = asked.what.note().to_owned();
+    let change = Change { at_ms: now_ms, by, from, action, whom, units, note, entry };
     Ok((change, known.map_or(0, |own| own.version), is_new))
 }
 
@@ -425,25 +441,23 @@ fn next(
             let entry = Entry { gift: Some(Gift { units, until_ms }), note, ..before };
             Ok((Action::Granted, None, signed(entry)))
         }
-        What::Granted { units } => Ok((Action::Granted, Some(units), before)),
+        // They are given by the store; here it is noted who has done so.
+        What::GrantOnce { units, .. } => Ok((Action::Granted, Some(units), before)),
         What::Remove if before.is_none() => Err(Refused::Nothing),
         What::Remove => Ok((Action::Removed, None, None)),
     }
 }
 
 fn check(whom: &Whom, entry: &Entry) -> Result<(), Refused> {
-    let quota = entry.quota.as_ref().map_or(0, String::len);
-    for (field, found, most) in [
-        ("key", whom.key.len(), KEY_BYTES_MAX),
-        ("quota", quota, QUOTA_BYTES_MAX),
-        ("note", entry.note.len(), NOTE_BYTES_MAX),
-    ] {
-        if found > most {
-            let text = format!("{field}: {found} bytes; expected at most {most}");
-            return Err(Refused::Wrong(text));
-        }
+    check_length("key", whom.key.len(), KEY_BYTES_MAX)?;
+    check_length("quota", entry.quota.as_ref().map_or(0, String::len), QUOTA_BYTES_MAX)
+}
+
+fn check_length(field: &str, found: usize, most: usize) -> Result<(), Refused> {
+    match found > most {
+        true => Err(Refused::Wrong(format!("{field}: {found} bytes; expected at most {most}"))),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 async fn keep_in_file(file: &Arc<Mutex<QuotaFile>>, change: &Change) -> io::Result<()> {

@@ -247,6 +247,69 @@ fn patterns_are_bounded_and_a_reload_keeps_what_still_fits() {
     assert_eq!(boss.peek("plan", "acme").0, 9);
 }
 
+#[test]
+fn over_resp_quotas_are_set_told_listed_and_taken_away() {
+    let server = start(RULES);
+    let connect = |token: &str| {
+        let client = redis::Client::open(format!("redis://:{token}@{}", server.resp)).unwrap();
+        client.get_connection().unwrap()
+    };
+    let (mut boss, mut reader) = (connect("boss"), connect("reader"));
+    let told = |connection: &mut redis::Connection, words: &[&str]| {
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|word| drop(command.arg(word)));
+        command.query::<redis::Value>(connection)
+    };
+    let mut send = |words: &[&str]| told(&mut boss, words);
+    let until = "2023-11-20 09:00 Europe/Berlin";
+    let set = ["TOLL.SETQUOTA", "api", "acme", "20/1h", "UNTIL", until, "NOTE", "upgrade"];
+    assert_eq!(send(&set), Ok(redis::Value::Okay));
+    let grant = ["TOLL.GRANT", "api", "acme", "5", "until", "2023-11-15T00:00:00Z"];
+    assert_eq!(send(&grant), Ok(redis::Value::Okay));
+    type Told = (String, String, String, u64, String, String, String, String);
+    let holds = send(&["TOLL.GETQUOTA", "api", "acme"]).unwrap();
+    let holds: Told = redis::from_redis_value(holds).unwrap();
+    let expected = ("acme", "20/1h", "2023-11-20T08:00:00Z", 5, "2023-11-15T00:00:00Z");
+    let (key, quota, until, units, units_until, _, by, in_force) = &holds;
+    assert_eq!((&**key, &**quota, &**until, *units, &**units_until), expected);
+    assert_eq!((&**by, &**in_force), ("ada", "20/1h burst 25"));
+    // In one go: what follows is decided by what was set before.
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("TOLL.SETQUOTA").arg("api").arg("bob").arg("2/1h");
+    pipeline.cmd("TOLL.REFUND").arg("api").arg("bob");
+    let (_, (limit, _, _)): (redis::Value, (u64, u64, u64)) =
+        pipeline.query(&mut connect("boss")).unwrap();
+    assert_eq!(limit, 2);
+    let taken = send(&["TOLL.TAKE", "api", "bob", "COST", "2"]).unwrap();
+    let (taken, _): (u64, redis::Value) = redis::from_redis_value(taken).unwrap();
+    assert_eq!(taken, 2);
+    let given = send(&["TOLL.GRANT", "api", "bob", "1"]).unwrap();
+    let given: (u64, u64) = redis::from_redis_value(given).unwrap();
+    assert_eq!(given, (2, 1));
+    let listed: Vec<redis::Value> =
+        redis::from_redis_value(send(&["TOLL.QUOTAS", "api", "AFTER", "acme"]).unwrap()).unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(send(&["TOLL.DELQUOTA", "api", "acme"]), Ok(redis::Value::Int(1)));
+    assert_eq!(send(&["TOLL.DELQUOTA", "api", "acme"]), Ok(redis::Value::Int(0)));
+    assert_eq!(send(&["TOLL.GETQUOTA", "api", "acme"]), Ok(redis::Value::Nil));
+    for (words, wrong) in [
+        (&["TOLL.SETQUOTA", "none", "k", "1/1h"][..], "NOPOLICY"),
+        (&["TOLL.SETQUOTA", "api", "k", "many"], "quota: "),
+        (&["TOLL.SETQUOTA", "api", "k", "1/1h", "UNTIL", "soon"], "until: "),
+        (&["TOLL.SETQUOTA", "api", "k", "1/1h", "TILL", "soon"], "UNTIL time"),
+        (&["TOLL.SETQUOTA", "api", "k"], "number of arguments"),
+        (&["TOLL.GRANT", "api", "k", "0"], "units: "),
+        (&["TOLL.QUOTAS", "none"], "NOPOLICY"),
+    ] {
+        let told = send(words).unwrap_err().to_string();
+        assert!(told.contains(wrong), "{words:?}: {told}");
+    }
+    for words in [&set[..], &["TOLL.QUOTAS", "api"], &grant] {
+        let told = told(&mut reader, words).unwrap_err().to_string();
+        assert!(told.contains("NOPERM"), "{told}");
+    }
+}
+
 /// A node of a fleet on a store of its own process.
 struct Node {
     running: Running,
