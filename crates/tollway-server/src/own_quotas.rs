@@ -20,6 +20,7 @@ mod file;
 mod in_force;
 mod keeper;
 mod numbers;
+mod planned;
 
 pub(crate) use change::change;
 pub(crate) use entry::{Whom, millis, moment, whom_json};
