@@ -60,13 +60,14 @@ type Plans = Option<Arc<[Option<Arc<Policy>>; LIMITS_MAX]>>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimitSet {
     bits: u8,
-    choices: [Choice; LIMITS_MAX],
+    /// The lower bytes of each choice: refusals carry this, and are to stay small.
+    choices: [[u8; 3]; LIMITS_MAX],
     plans: Plans,
 }
 
 impl LimitSet {
     /// The first limit alone.
-    pub(crate) const FIRST: Self = Self { bits: 1, choices: [0; LIMITS_MAX], plans: None };
+    pub(crate) const FIRST: Self = Self { bits: 1, choices: [[0; 3]; LIMITS_MAX], plans: None };
 
     pub(crate) fn indices(&self) -> impl Iterator<Item = usize> + use<> {
         let bits = self.bits;
@@ -77,9 +78,19 @@ impl LimitSet {
     pub(crate) fn policies<'a>(&'a self, limits: &'a [Gated]) -> impl Iterator<Item = &'a Policy> {
         self.indices().map(move |index| match plan_at(&self.plans, index) {
             Some(plan) => plan,
-            None => limits[index].chosen(self.choices[index]),
+            None => limits[index].chosen(widened(self.choices[index])),
         })
     }
+}
+
+/// No limiter has the sixteen million policies that would need more.
+fn narrowed(choice: Choice) -> [u8; 3] {
+    let [_, high, middle, low] = choice.to_be_bytes();
+    [high, middle, low]
+}
+
+fn widened([high, middle, low]: [u8; 3]) -> Choice {
+    Choice::from_be_bytes([0, high, middle, low])
 }
 
 fn plan_at(plans: &Plans, limit: usize) -> Option<&Policy> {
@@ -181,7 +192,7 @@ impl Demand {
         let mut set = LimitSet { plans: self.plans.clone(), ..LimitSet::default() };
         for entry in self.entries() {
             set.bits |= 1 << entry.limit;
-            set.choices[usize::from(entry.limit)] = entry.choice;
+            set.choices[usize::from(entry.limit)] = narrowed(entry.choice);
         }
         set
     }

@@ -272,7 +272,7 @@ impl Keeper {
         change: &Change,
         before: u64,
     ) -> Result<bool, Refused> {
-        let value = change.entry.as_ref().map(|entry| as_json(entry));
+        let value = change.entry.as_ref().map(as_json);
         let ended: Vec<_> = known.ended.iter().take(ENDED_MAX).cloned().collect();
         let asked = HashChange {
             field: &field(&change.whom),

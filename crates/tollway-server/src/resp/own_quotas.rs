@@ -148,7 +148,7 @@ async fn change(
     whom: Whom,
     what: What,
 ) -> Result<Option<tollway_core::Snapshot>, Refusal> {
-    let (by, from) = session.who();
+    let (by, from) = (session.who(), session.peer().to_string());
     let changed = own_quotas::change(worker, Asked { whom, what, by, from }).await;
     changed.map(|changed| changed.left).map_err(|refused| match refused {
         Refused::UnknownPolicy => "NOPOLICY no policy has this name".to_owned(),

@@ -94,10 +94,9 @@ impl Session {
         self.role >= Some(role)
     }
 
-    /// Whose token it is, for the log, and from where it is shown.
-    pub(super) fn who(&self) -> (String, String) {
-        let token = self.token.as_ref().map(|token| &*token.0);
-        (self.auth.name_of(token).to_owned(), self.peer.to_string())
+    /// Where the client is.
+    pub(super) const fn peer(&self) -> IpAddr {
+        self.peer
     }
 
     /// Why the client may not do what needs `role`, if it may not.
