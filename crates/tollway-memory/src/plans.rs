@@ -41,7 +41,7 @@ type Source = dyn Fn(&[u8]) -> Result<Option<Arc<Policy>>, String> + Send + Sync
 pub struct Plans {
     source: Box<Source>,
     hasher: RandomState,
-    shards: [Mutex<HashMap<Box<[u8]>, Kept>>; SHARDS],
+    shards: [Mutex<HashMap<Box<[u8]>, KeptPlan>>; SHARDS],
     kept_for: Duration,
     keys_max: usize,
     failures: AtomicU64,
@@ -50,7 +50,7 @@ pub struct Plans {
 
 /// What was said of one key.
 #[derive(Clone)]
-struct Kept {
+struct KeptPlan {
     plan: Option<Arc<Policy>>,
     until: Timestamp,
 }
@@ -115,7 +115,7 @@ impl Plans {
         self.len() == 0
     }
 
-    fn shard(&self, key: &[u8]) -> MutexGuard<'_, HashMap<Box<[u8]>, Kept>> {
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, HashMap<Box<[u8]>, KeptPlan>> {
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +132,7 @@ impl Plans {
         )
     }
 
-    fn keep(&self, key: &[u8], kept: Kept, now: Timestamp) {
+    fn keep(&self, key: &[u8], kept: KeptPlan, now: Timestamp) {
         let mut shard = self.shard(key);
         if shard.len() >= self.keys_max.div_ceil(SHARDS) && !shard.contains_key(key) {
             shard.retain(|_, kept| kept.until > now);
@@ -150,7 +150,7 @@ impl Plans {
 impl PlanSource for Plans {
     fn plan(&self, key: &[u8], now: Timestamp) -> Option<Arc<Policy>> {
         let known = self.shard(key).get(key).cloned();
-        if let Some(Kept { plan, until }) = &known
+        if let Some(KeptPlan { plan, until }) = &known
             && *until > now
         {
             return plan.clone();
@@ -161,7 +161,7 @@ impl PlanSource for Plans {
             Err(_) => (known.and_then(|known| known.plan), ASKED_AGAIN_AFTER),
         };
         if key.len() <= KEY_BYTES_MAX {
-            let kept = Kept { plan: plan.clone(), until: now.after(kept_for) };
+            let kept = KeptPlan { plan: plan.clone(), until: now.after(kept_for) };
             self.keep(key, kept, now);
         }
         plan

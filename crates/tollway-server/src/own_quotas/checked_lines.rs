@@ -253,9 +253,9 @@ mod tests {
         }
     }
 
-    struct Place(PathBuf);
+    struct TestFolder(PathBuf);
 
-    impl Place {
+    impl TestFolder {
         fn new(name: &str) -> Self {
             let name = format!("tollway-checked-lines-{name}-{}", std::process::id());
             let folder = std::env::temp_dir().join(name);
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_torn_tail_is_cut_off_and_the_next_line_stands_where_it_was() {
-        let place = Place::new("torn");
+        let place = TestFolder::new("torn");
         let path = place.0.join("quotas");
         let (mut file, _) = opened(&path);
         file.append(b"one").unwrap();
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_set_aside_and_its_first_lines_count() {
-        let place = Place::new("damaged");
+        let place = TestFolder::new("damaged");
         let path = place.0.join("quotas");
         let (mut file, _) = opened(&path);
         for text in [b"one", b"two", b"six"] {
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn a_file_is_written_anew_and_goes_on_from_there_and_one_process_has_it() {
-        let place = Place::new("anew");
+        let place = TestFolder::new("anew");
         let path = place.0.join("quotas");
         let (mut file, _) = opened(&path);
         (0..100).for_each(|_| file.append(b"often").unwrap());

@@ -37,7 +37,7 @@ pub(super) struct Content {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Line {
+enum QuotaLine {
     Format(u32),
     Entry { whom: Whom, entry: Entry },
     Change(Change),
@@ -56,7 +56,7 @@ impl QuotaFile {
         let opened = CheckedLines::open(path)?;
         let mut content = Content::default();
         for (index, line) in opened.lines.iter().enumerate() {
-            let line: Line = serde_json::from_slice(line).map_err(io::Error::from)?;
+            let line: QuotaLine = serde_json::from_slice(line).map_err(io::Error::from)?;
             content.add(index, line)?;
         }
         let warning = match (opened.aside, opened.torn) {
@@ -71,14 +71,14 @@ impl QuotaFile {
         let rewritten = opened.file.length();
         let mut file = Self { lines: opened.file, rewritten };
         if file.lines.length() == 0 {
-            file.lines.append(&text(&Line::Format(FORMAT)))?;
+            file.lines.append(&text(&QuotaLine::Format(FORMAT)))?;
         }
         Ok(Opened { file, content, warning })
     }
 
     /// Adds a change. It is on the disk when this returns.
     pub(super) fn append(&mut self, change: &Change) -> io::Result<()> {
-        self.lines.append(&text(&Line::Change(change.clone())))
+        self.lines.append(&text(&QuotaLine::Change(change.clone())))
     }
 
     /// Whether it is time to write it anew.
@@ -96,10 +96,10 @@ impl QuotaFile {
     ) -> io::Result<()> {
         let entries = own.all().filter_map(|own| {
             let entry = own.entry.at(now_ms)?;
-            Some(Line::Entry { whom: own.whom.clone(), entry })
+            Some(QuotaLine::Entry { whom: own.whom.clone(), entry })
         });
-        let changes = changes.iter().cloned().map(Line::Change);
-        let lines = std::iter::once(Line::Format(FORMAT)).chain(entries).chain(changes);
+        let changes = changes.iter().cloned().map(QuotaLine::Change);
+        let lines = std::iter::once(QuotaLine::Format(FORMAT)).chain(entries).chain(changes);
         self.lines.rewrite(lines.map(|line| text(&line)))?;
         self.rewritten = self.lines.length();
         Ok(())
@@ -107,19 +107,19 @@ impl QuotaFile {
 }
 
 impl Content {
-    fn add(&mut self, index: usize, line: Line) -> io::Result<()> {
+    fn add(&mut self, index: usize, line: QuotaLine) -> io::Result<()> {
         let wrong = |text: String| Err(io::Error::new(io::ErrorKind::InvalidData, text));
         match (index, line) {
-            (0, Line::Format(FORMAT)) => {}
-            (0, Line::Format(other)) => {
+            (0, QuotaLine::Format(FORMAT)) => {}
+            (0, QuotaLine::Format(other)) => {
                 return wrong(format!("it has format {other}; this version knows {FORMAT}"));
             }
             (0, _) => return wrong("its first line does not name the format".to_owned()),
-            (_, Line::Format(_)) => {}
-            (_, Line::Entry { whom, entry }) => {
+            (_, QuotaLine::Format(_)) => {}
+            (_, QuotaLine::Entry { whom, entry }) => {
                 self.entries.insert(whom, entry);
             }
-            (_, Line::Change(change)) => self.apply(change),
+            (_, QuotaLine::Change(change)) => self.apply(change),
         }
         Ok(())
     }
@@ -141,6 +141,6 @@ pub(super) fn note(changes: &mut VecDeque<Change>, change: Change) {
     }
 }
 
-fn text(line: &Line) -> Vec<u8> {
+fn text(line: &QuotaLine) -> Vec<u8> {
     serde_json::to_vec(line).expect("words and numbers are JSON")
 }

@@ -36,7 +36,7 @@ const ENDED_MAX: usize = 100;
 /// Where quotas of one's own are kept.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    place: Place,
+    place: KeptIn,
     /// Held while something changes.
     known: AsyncMutex<Known>,
     /// The last changes, the latest last.
@@ -46,7 +46,7 @@ pub struct Keeper {
 }
 
 #[derive(Debug, Default)]
-enum Place {
+enum KeptIn {
     /// Nowhere: they end with the process.
     #[default]
     Process,
@@ -141,7 +141,7 @@ impl Keeper {
         let at_start = opened.content.entries.into_iter();
         let at_start = at_start.map(|(whom, entry)| (whom, 0, Some(entry))).collect();
         Ok(Self {
-            place: Place::File(Arc::new(Mutex::new(opened.file)), path),
+            place: KeptIn::File(Arc::new(Mutex::new(opened.file)), path),
             changes: Mutex::new(opened.content.changes),
             at_start: Mutex::new(at_start),
             ..Self::default()
@@ -156,15 +156,15 @@ impl Keeper {
     pub async fn in_store(url: &str, settings: &Settings) -> Result<Self, StoreError> {
         let bounds = HashBounds { fields_max: QUOTAS_MAX, changes_max: CHANGES_MAX };
         let hash = VersionedHash::connect(url, "quotas", bounds, settings).await?;
-        Ok(Self { place: Place::Shared(Arc::new(hash)), ..Self::default() })
+        Ok(Self { place: KeptIn::Shared(Arc::new(hash)), ..Self::default() })
     }
 
     /// Where they are kept, in a word.
     pub(crate) const fn kept(&self) -> &'static str {
         match self.place {
-            Place::Process => "process",
-            Place::File(..) => "file",
-            Place::Shared(_) => "store",
+            KeptIn::Process => "process",
+            KeptIn::File(..) => "file",
+            KeptIn::Shared(_) => "store",
         }
     }
 
@@ -185,7 +185,7 @@ impl Keeper {
         if !at_start.is_empty() {
             service.enforcer.change_own_quotas(|own, rules, now| own.with(rules, now, at_start));
         }
-        if let Place::Shared(hash) = &keeper.place {
+        if let KeptIn::Shared(hash) = &keeper.place {
             let mut known = keeper.known.lock().await;
             let learnt = keeper.learn(service, hash, &mut known).await;
             drop(known);
@@ -246,9 +246,9 @@ impl Keeper {
             let update = (change.whom.clone(), 0, change.entry.clone());
             let entry = change.entry.clone();
             match &self.place {
-                Place::Process => {}
-                Place::File(file, _) => keep_in_file(file, &change).await.map_err(not_kept)?,
-                Place::Shared(hash) => {
+                KeptIn::Process => {}
+                KeptIn::File(file, _) => keep_in_file(file, &change).await.map_err(not_kept)?,
+                KeptIn::Shared(hash) => {
                     if !self.keep_in_store(service, hash, known, &change, before).await? {
                         continue;
                     }
@@ -353,7 +353,7 @@ impl Keeper {
 
     /// Writes the file anew if it has grown. If that fails the old one goes on.
     async fn tidy_file(&self, service: &Arc<Service>) {
-        let Place::File(file, path) = &self.place else { return };
+        let KeptIn::File(file, path) = &self.place else { return };
         if !file.lock().unwrap_or_else(PoisonError::into_inner).has_grown() {
             return;
         }
