@@ -119,8 +119,8 @@ impl Limit {
         Self { chooser: Some(chooser), ..Self::new(default, key) }
     }
 
-    /// Asks `plans` for the policy of each key: numbers of one customer, from a database. Where they
-    /// say nothing the limit's policy holds, or the one that it chooses for the request.
+    /// Asks `plans` for the policy of each key: numbers of one customer, from a database. Where
+    /// they say nothing the limit's policy holds, or the one that it chooses for the request.
     ///
     /// `tollway_memory::Plans` makes a source of a function and keeps what it says. Give plans the
     /// name of the limit's policy: then used units stay used when a key changes its plan. A plan of

@@ -1,7 +1,7 @@
 //! Quotas of one's own in a file beside the snapshot.
 //!
-//! A line is a change, `{"change":…}`. When the file has grown it is written anew: what is in force,
-//! `{"entry":…}`, and then the last changes. Its first line names the format.
+//! A line is a change, `{"change":…}`. When the file has grown it is written anew: what is in
+//! force, `{"entry":…}`, and then the last changes. Its first line names the format.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

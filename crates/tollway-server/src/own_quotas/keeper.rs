@@ -190,7 +190,7 @@ impl Keeper {
             let learnt = keeper.learn(service, hash, &mut known).await;
             drop(known);
             if let Err(reason) = learnt {
-                warn!(%reason, "own quotas are not known yet: they are read when the store answers");
+                warn!(%reason, "own quotas are not known yet: they are read once it answers");
             }
             tokio::spawn(follow(Arc::downgrade(service), Arc::clone(hash)));
         }
