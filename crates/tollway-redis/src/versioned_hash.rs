@@ -10,8 +10,8 @@
 //! ```
 //!
 //! One key: it lives in one slot, each change of it is atomic, and a server that evicts it loses
-//! all of it and not half. A change says which version of the field it replaces, so that nobody writes
-//! over what he has not seen.
+//! all of it and not half. A change says which version of the field it replaces, so that nobody
+//! writes over what he has not seen.
 //!
 //! **How a change is seen.** It is published, and whoever follows asks for what has changed since
 //! the version that he knows. He asks every [`LOOK_EVERY`] as well: a message may be lost, and a

@@ -194,8 +194,9 @@ export class Keys implements View {
       scope: `It holds in place of ${row.quota}, under this policy, ${this.#whereKept} What was used stays used.`,
       verb: "Set the quota",
       input: { label: `Quota under ${row.policy}`, value: row.quota, hint: "As in the configuration: 100/1m burst 20, or 10000/month tz Europe/Berlin. Leave it empty to remove the key's own quota." },
-    }, (given) => call("/dashboard/quota", { policy: row.policy, key_hex: this.#hex, quota: given || null }),
-    (given) => given ? `The key has a quota of its own under ${row.policy}: ${given}.` : `The key no longer has a quota of its own under ${row.policy}.`);
+    }, (given) => call<{ kept: string }>("/dashboard/quota", { policy: row.policy, key_hex: this.#hex, quota: given || null }),
+    (given, { kept }) => kept === "process" && this.#session?.own_quotas === "store" ? "The store does not answer: this holds on this node only, until it does."
+      : given ? `The key has a quota of its own under ${row.policy}: ${given}.` : `The key no longer has a quota of its own under ${row.policy}.`);
   }
 
   async #ban(): Promise<void> {
@@ -216,12 +217,12 @@ export class Keys implements View {
     }, () => call("/dashboard/ban", { key_hex: this.#hex, banned: false }), "The ban is lifted.");
   }
 
-  async #change(change: Change, act: (given: string) => Promise<unknown>, done: string | ((given: string) => string)): Promise<void> {
+  async #change<T>(change: Change, act: (given: string) => Promise<T>, done: string | ((given: string, answer: T) => string)): Promise<void> {
     const given = await confirmed(change);
     if (given === null) return;
     try {
-      await act(given);
-      this.#notice.tell(typeof done === "string" ? done : done(given));
+      const answer = await act(given);
+      this.#notice.tell(typeof done === "string" ? done : done(given, answer));
       await this.#look();
     } catch (error) {
       this.#notice.fail(error);

@@ -168,13 +168,13 @@ pub(crate) async fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
         Some(quota) => What::Set { quota, until_ms: until_ms(until.as_deref())?, note },
         None => What::Remove,
     };
-    let entry = match change_own_quota(&call, whom, what).await {
-        Ok(changed) => changed.entry,
-        Err(Trouble::NoOwnQuota) => None,
+    // An operator who helps a customer does so in an outage, too.
+    let (quota, kept) = match change_own_quota(&call, whom, what, true).await {
+        Ok(changed) => (changed.entry.and_then(|entry| entry.quota), changed.kept),
+        Err(Trouble::NoOwnQuota) => (None, call.service().own_quotas().kept()),
         Err(trouble) => return Err(trouble),
     };
-    let kept = call.service().own_quotas().kept();
-    reply(call, &json!({"quota": entry.and_then(|entry| entry.quota), "kept": kept}))
+    reply(call, &json!({"quota": quota, "kept": kept}))
 }
 
 /// Changes what holds for one key; its bytes.

@@ -29,7 +29,7 @@ mod verdict;
 pub(crate) use connection::serve;
 pub(crate) use event_stream::{EventStream, Viewer};
 pub(crate) use operations::unaskable;
-pub(crate) use own_quotas::{change as change_own_quota, until_ms};
+pub(crate) use own_quotas::{change_or_here as change_own_quota, until_ms};
 pub(crate) use presence::HeardElsewhere;
 pub(crate) use problem::Trouble;
 pub(crate) use reply::Reply;

@@ -122,10 +122,20 @@ pub(crate) fn until_ms(text: Option<&str>) -> Result<Option<u64>, Trouble> {
 }
 
 /// Changes a quota for whoever calls.
-pub(crate) async fn change(call: &Call<'_>, whom: Whom, what: What) -> Result<Changed, Trouble> {
+async fn change(call: &Call<'_>, whom: Whom, what: What) -> Result<Changed, Trouble> {
+    change_or_here(call, whom, what, false).await
+}
+
+/// The same; `here_if_away`, on this node alone while the store that keeps it is away.
+pub(crate) async fn change_or_here(
+    call: &Call<'_>,
+    whom: Whom,
+    what: What,
+    here_if_away: bool,
+) -> Result<Changed, Trouble> {
     let peer = call.request.peer;
     let from = if peer.is_unix { "unix".to_owned() } else { peer.address.to_string() };
-    let asked = Asked { whom, what, by: call.who(), from };
+    let asked = Asked { whom, what, by: call.who(), from, here_if_away };
     let policy = asked.whom.policy.clone();
     own_quotas::change(call.worker, asked).await.map_err(|refused| match refused {
         Refused::UnknownPolicy => Trouble::UnknownPolicy(policy),

@@ -71,6 +71,8 @@ pub(crate) struct Asked {
     pub by: String,
     /// From where.
     pub from: String,
+    /// Whether it is to hold on this node alone while the store that keeps it is away.
+    pub here_if_away: bool,
 }
 
 /// What is to be done.
@@ -120,6 +122,8 @@ pub(crate) struct Changed {
     pub entry: Option<Entry>,
     /// What is left of the limit, after units were given back.
     pub left: Option<Snapshot>,
+    /// Where it is kept, in a word.
+    pub kept: &'static str,
 }
 
 impl Keeper {
@@ -244,20 +248,29 @@ impl Keeper {
         for _ in 0..TRIES {
             let (change, before, is_new) = planned(service, asked)?;
             let update = (change.whom.clone(), 0, change.entry.clone());
-            let entry = change.entry.clone();
+            let (entry, mut kept) = (change.entry.clone(), self.kept());
             match &self.place {
                 KeptIn::Process => {}
                 KeptIn::File(file, _) => keep_in_file(file, &change).await.map_err(not_kept)?,
                 KeptIn::Shared(hash) => {
-                    if !self.keep_in_store(service, hash, known, &change, before).await? {
-                        continue;
+                    match self.keep_in_store(service, hash, known, &change, before).await {
+                        Ok(true) => return Ok(Changed { is_new, entry, left: None, kept }),
+                        Ok(false) => continue,
+                        Err(Refused::NotKept(error))
+                            if asked.here_if_away && error.is_transient() =>
+                        {
+                            // Once the store answers, all that it holds is read anew, and this is
+                            // not among it.
+                            known.version = HashVersion::default();
+                            kept = "process";
+                        }
+                        Err(refused) => return Err(refused),
                     }
-                    return Ok(Changed { is_new, entry, left: None });
                 }
             }
             self.put_in_force(service, vec![update], vec![change]);
             self.tidy_file(service).await;
-            return Ok(Changed { is_new, entry, left: None });
+            return Ok(Changed { is_new, entry, left: None, kept });
         }
         let text = "other nodes change it all the time: try again";
         Err(Refused::NotKept(StoreError::new(ErrorKind::Unavailable, text)))

@@ -149,7 +149,8 @@ async fn change(
     what: What,
 ) -> Result<Option<tollway_core::Snapshot>, Refusal> {
     let (by, from) = (session.who(), session.peer().to_string());
-    let changed = own_quotas::change(worker, Asked { whom, what, by, from }).await;
+    let changed =
+        own_quotas::change(worker, Asked { whom, what, by, from, here_if_away: false }).await;
     changed.map(|changed| changed.left).map_err(|refused| match refused {
         Refused::UnknownPolicy => "NOPOLICY no policy has this name".to_owned(),
         Refused::Wrong(text) => format!("ERR {text}"),

@@ -428,7 +428,15 @@ fn without_the_store_what_is_known_stays_in_force_and_a_change_is_refused() {
         boss.put("api/keys/acme", &json!({"quota": "30/1h"})).0 == 503
     });
     assert_eq!(nodes[1].boss().get("/v1/policies/api/keys/acme").1["quota"], "20/1h");
+    // An operator at the page helps a customer all the same, on this node and until it answers.
+    let here = json!({"policy": "api", "key_hex": "61636d65", "quota": "35/1h"});
+    let told = boss.send("POST", "/dashboard/quota", &here).json();
+    assert_eq!(told, json!({"quota": "35/1h", "kept": "process"}));
+    assert_eq!(boss.get("/v1/policies/api/keys/acme").1["in_force"], "35/1h");
     store.restart();
+    eventually("what is kept holds again", || {
+        boss.get("/v1/policies/api/keys/acme").1["in_force"] == "20/1h"
+    });
     eventually("it is changed", || boss.put("api/keys/acme", &json!({"quota": "40/1h"})).0 == 200);
     eventually("and seen", || nodes[1].boss().peek("api", "acme").0 == 40);
 }
