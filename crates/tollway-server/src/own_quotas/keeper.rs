@@ -60,6 +60,8 @@ struct Known {
     version: HashVersion,
     /// Quotas that have ended and are still in the store.
     ended: Vec<(Vec<u8>, u64)>,
+    /// Whether something holds on this node that the store does not keep.
+    is_apart: bool,
 }
 
 /// What somebody asks to be changed.
@@ -261,7 +263,7 @@ impl Keeper {
                         {
                             // Once the store answers, all that it holds is read anew, and this is
                             // not among it.
-                            known.version = HashVersion::default();
+                            (known.version, known.is_apart) = (HashVersion::default(), true);
                             kept = "process";
                         }
                         Err(refused) => return Err(refused),
@@ -325,6 +327,8 @@ impl Keeper {
     ) -> Result<(), StoreError> {
         let (version, news) = hash.since(&known.version).await?;
         match news {
+            // There is nothing in the store at all.
+            HashNews::Nothing if known.is_apart => self.take_all(service, HashContent::default()),
             HashNews::Nothing => {}
             HashNews::Changes(told) => {
                 let changes: Vec<Change> = told.iter().filter_map(|text| read(text)).collect();
@@ -342,7 +346,7 @@ impl Keeper {
                 self.take_all(service, content);
             }
         }
-        known.version = version;
+        (known.version, known.is_apart) = (version, false);
         Ok(())
     }
 
