@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 import unittest
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from service import Misbehaving, Service, closed_port
@@ -29,6 +30,48 @@ class WithService(unittest.TestCase):
         self.addCleanup(self.service.close)
         self.gate = Tollway(self.service.url, timeout=PATIENCE, on_failure="raise")
         self.addCleanup(self.gate.close)
+
+
+class OwnQuotaTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.service = Service(token="boss")
+        self.addCleanup(self.service.close)
+
+    def test_a_key_is_given_a_quota_of_its_own_and_units_beyond_it(self) -> None:
+        gate = Tollway(self.service.url, token="boss", timeout=PATIENCE, on_failure="raise")
+        self.addCleanup(gate.close)
+        until = datetime.now(timezone.utc) + timedelta(days=1)
+        own = gate.set_quota("api", "a/b", "9/1h", until=until, note="trial")
+        told = (own.key, own.quota, own.note, own.kept)
+        self.assertEqual(told, ("a/b", "9/1h", "trial", "process"))
+        self.assertEqual(gate.peek("api", "a/b").remaining, 9)
+        gate.grant("api", "a/b", 5, until=until)
+        self.assertEqual(gate.peek("api", "a/b").remaining, 14)
+        gate.set_quota("api", "vip-*", "7/1h")
+        self.assertEqual([own.key for own in gate.quotas("api")], ["a/b", "vip-*"])
+        self.assertTrue(gate.remove_quota("api", "a/b"))
+        self.assertFalse(gate.remove_quota("api", "a/b"))
+        self.assertIsNone(gate.quota("api", "a/b"))
+        for policy, quota in (("none", "9/1h"), ("api", "many")):
+            with self.assertRaises(Rejected):
+                gate.set_quota(policy, "k", quota)
+        with self.assertRaises(ValueError):
+            gate.set_quota("api", "k", "9/1h", until=datetime.now())
+
+    def test_the_client_for_asyncio_does_the_same(self) -> None:
+        async def scenario() -> None:
+            async with AsyncTollway(self.service.url, token="boss", timeout=PATIENCE) as gate:
+                await gate.set_quota("api", "acme", "2/1h", until="2100-01-01 09:00 Europe/Berlin")
+                own = await gate.quota("api", "acme")
+                assert own is not None
+                self.assertEqual((own.until, own.in_force), ("2100-01-01T08:00:00Z", "2/1h"))
+                await gate.check("api", "acme", 2)
+                await gate.grant("api", "acme", 1)
+                self.assertEqual((await gate.peek("api", "acme")).remaining, 1)
+                self.assertEqual([own.key async for own in gate.quotas("api")], ["acme"])
+                self.assertTrue(await gate.remove_quota("api", "acme"))
+
+        asyncio.run(scenario())
 
 
 class SyncTest(WithService):

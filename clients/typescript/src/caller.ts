@@ -76,7 +76,7 @@ export function refused(status: number, text: string): Unavailable | Rejected {
 }
 
 /** What a problem says about itself. */
-function detail(text: string): string {
+export function detail(text: string): string {
   try {
     return String((JSON.parse(text) as { detail?: unknown } | null)?.detail ?? "");
   } catch {

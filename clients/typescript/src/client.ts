@@ -1,7 +1,8 @@
 // The client of limits: one request per verb.
 
 import { Caller, checked, refused, type CallerOptions } from "./caller.js";
-import { Unavailable, type Charge, type ChargeVerdict, type Limit, type OnFailure, type Verdict } from "./words.js";
+import { answered, bodyOf, isMissing, page, pathOf, told } from "./ownquotas.js";
+import { Unavailable, type Charge, type ChargeVerdict, type Limit, type OnFailure, type OwnQuota, type Said, type Verdict } from "./words.js";
 
 export interface Options extends CallerOptions {
   /** `allow` unless given. */
@@ -71,6 +72,44 @@ export class Tollway extends Caller {
     } catch (error) {
       return new Reservation(this.#fallBack(error), undefined, () => Promise.resolve());
     }
+  }
+
+  /**
+   * Gives a key a quota of its own, or the keys of a pattern (`acme-*`) theirs; needs the role admin. What was used
+   * stays used.
+   */
+  async setQuota(policy: string, key: string, quota: string, said: Said = {}): Promise<OwnQuota> {
+    return told(answered(await this.exchange(pathOf(policy, key), { method: "PUT", body: bodyOf({ quota }, said) })));
+  }
+
+  /** What was said of exactly this key or pattern; needs the role admin. */
+  async quota(policy: string, key: string): Promise<OwnQuota | null> {
+    const answer = await this.exchange(pathOf(policy, key), { method: "GET" });
+    return isMissing(answer) ? null : told(answered(answer));
+  }
+
+  /** All quotas of keys and patterns under a policy, in order; needs the role admin. */
+  async *quotas(policy: string): AsyncGenerator<OwnQuota, void, undefined> {
+    let after: string | null = null;
+    do {
+      const path: string = pathOf(policy) + (after === null ? "" : `?after=${after}`);
+      const { keys, next } = page(answered(await this.exchange(path, { method: "GET" })));
+      yield* keys;
+      after = next;
+    } while (after !== null);
+  }
+
+  /** Takes quota and grant away; whether there was one. Needs the role admin. */
+  async removeQuota(policy: string, key: string): Promise<boolean> {
+    const answer = await this.exchange(pathOf(policy, key), { method: "DELETE" });
+    if (isMissing(answer)) return false;
+    answered(answer);
+    return true;
+  }
+
+  /** Gives so many used units back, or so many more until a time; needs the role admin. */
+  async grant(policy: string, key: string, units: number, said: Said = {}): Promise<void> {
+    answered(await this.exchange(`${pathOf(policy, key)}/grant`, { body: bodyOf({ units }, said) }));
   }
 
   async #ask(path: string, charges: readonly Charge[]): Promise<Verdict> {

@@ -73,6 +73,34 @@ export interface Verdict {
   headers: Readonly<Record<string, string>>;
 }
 
+/** What is said of a key or a pattern. */
+export interface OwnQuota {
+  policy: string;
+  /** `null` if its bytes are no text; they are in `keyHex`. */
+  key: string | null;
+  keyHex: string;
+  quota: string | null;
+  /** RFC 3339, as all times here. */
+  until: string | null;
+  grant: { units: number; until: string } | null;
+  note: string;
+  /** The name of the token that set it. */
+  by: string;
+  at: string;
+  /** The quota that holds, with what is granted; `null` if none does, for `whyNot`. */
+  inForce: string | null;
+  whyNot: string | null;
+  /** For all nodes, beside the snapshot, or until the process ends. */
+  kept: "store" | "file" | "process";
+}
+
+/** When a quota or a grant ends, and why there is one. */
+export interface Said {
+  /** A `Date`, RFC 3339, or `2026-11-20 09:00 Europe/Berlin`. */
+  until?: Date | string;
+  note?: string;
+}
+
 /** What to answer when the service does not. */
 export type OnFailure = "allow" | "deny" | "throw";
 

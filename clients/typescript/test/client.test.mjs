@@ -143,3 +143,20 @@ test("the plugin for Fastify answers 429 and passes fields on", async () => {
   endings.push(() => app.close());
   await threeThenRefused(await app.listen({ port: 0, host: "127.0.0.1" }));
 });
+
+test("a key is given a quota of its own and units beyond it", async () => {
+  const boss = new Tollway({ url: await serve(RULES, { TOLLWAY_TOKEN: "boss" }), token: "boss", timeoutMs: PATIENCE, onFailure: "throw" });
+  const until = new Date(Date.now() + 86_400_000);
+  const own = await boss.setQuota("api", "a/b", "9/1h", { until, note: "trial" });
+  assert.deepEqual([own.key, own.quota, own.note, own.kept], ["a/b", "9/1h", "trial", "process"]);
+  await boss.grant("api", "a/b", 5, { until });
+  assert.equal((await boss.peek("api", "a/b")).charges[0].remaining, 14);
+  await boss.setQuota("api", "vip-*", "7/1h");
+  const keys = [];
+  for await (const { key } of boss.quotas("api")) keys.push(key);
+  assert.deepEqual(keys, ["a/b", "vip-*"]);
+  assert.deepEqual([await boss.removeQuota("api", "a/b"), await boss.removeQuota("api", "a/b")], [true, false]);
+  assert.equal(await boss.quota("api", "a/b"), null);
+  await assert.rejects(boss.setQuota("none", "k", "9/1h"), Rejected);
+  await assert.rejects(boss.setQuota("api", "k", "many"), (error) => error.detail.startsWith("quota: "));
+});

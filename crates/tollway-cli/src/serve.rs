@@ -12,8 +12,8 @@ use tollway_memory::{Capacity, MemoryStore, SystemClock};
 use tollway_redis::{PolicySettings, RedisStore, RemoteStore};
 use tollway_server::config::{Config, ConfigError, LogFormat, Overrides};
 use tollway_server::{
-    Backing, Bound, Front, Metrics, Origin, ProxyAdmin, QueuePlan, Queues, Server, Service,
-    Sighting, open_queue_store, until_told,
+    Backing, Bound, Front, Metrics, Origin, OwnQuotaKeeper, ProxyAdmin, QueuePlan, Queues, Server,
+    Service, Sighting, open_queue_store, until_told,
 };
 #[cfg(feature = "otlp")]
 use tollway_server::{Collector, Traces};
@@ -185,6 +185,7 @@ async fn serve(args: Args) -> Result<()> {
     // the first one's snapshot and queues alone.
     let bound = Bound::new(&config.listen)?;
     let (backing, store_name) = backing(&config, &args).await?;
+    let own_quotas = own_quotas(&config, &args).await?;
     let clock = clock(&backing);
     let queues = queues(&config.queues, !args.store_required).await?;
     let Config { rules, settings, tls, workers, drain, .. } = config;
@@ -194,12 +195,14 @@ async fn serve(args: Args) -> Result<()> {
     let traces = args.traces()?;
     let origin = Origin { files, overrides, seen };
     let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
+    let service = service.with_own_quotas(own_quotas);
     #[cfg(feature = "otlp")]
     let service = service.with_traces(traces);
     let service = service.with_queues(queues.clone());
     let service = Arc::new(
         service.with_store_name(store_name).with_origin(origin).with_proxy_admin(proxy_admin),
     );
+    service.start_own_quotas().await;
     let server = bound.serve(service, tls.as_ref(), workers)?;
     let has_token = !server.service().auth().is_open();
     announce(&server, &Hints { example, tls, has_token })?;
@@ -263,6 +266,23 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
         return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }
     Ok((Backing::Memory(Arc::new(memory(config, args)?)), "memory"))
+}
+
+/// Where quotas of single keys are kept: where the states are.
+async fn own_quotas(config: &Config, args: &Args) -> Result<OwnQuotaKeeper> {
+    match (&config.store, &args.snapshot) {
+        // Another Tollway decides by the numbers that it is sent.
+        (Some(url), _) if url.starts_with("tollway") => Ok(OwnQuotaKeeper::default()),
+        (Some(url), _) => {
+            let start_without = !args.store_required;
+            let settings = tollway_redis::Settings { start_without, ..Default::default() };
+            OwnQuotaKeeper::in_store(url, &settings).await.context("the store of own quotas")
+        }
+        (None, Some(snapshot)) => {
+            OwnQuotaKeeper::beside_snapshot(snapshot).context("the file of own quotas")
+        }
+        (None, None) => Ok(OwnQuotaKeeper::default()),
+    }
 }
 
 /// States in this process, from the snapshot if there is a good one.

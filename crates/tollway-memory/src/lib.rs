@@ -20,6 +20,7 @@ mod owners;
 mod packed;
 #[cfg(not(tollway_loom))]
 mod pages;
+mod plans;
 mod reservations;
 mod slot;
 mod store;
@@ -33,6 +34,7 @@ mod acquire;
 pub use capacity::{Capacity, Pressure, WhenFull};
 pub use clock::SystemClock;
 pub use limiter::Limiter;
+pub use plans::Plans;
 pub use store::{DumpError, DumpErrorKind, DumpFile, Fill, MemoryStore};
 
 /// The program of the README is compiled and run with the tests.

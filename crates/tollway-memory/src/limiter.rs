@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tollway_core::{
-    Charge, Clock, Cost, Decision, Grant, Key, Policy, PolicyError, ReservationId, Reserved, Retry,
-    Settlement, Snapshot, State, Timestamp,
+    Charge, Clock, Cost, Decision, Grant, Key, PlanSource, Policy, PolicyError, ReservationId,
+    Reserved, Retry, Settlement, Snapshot, State, Timestamp,
 };
 
 use crate::{Capacity, MemoryStore, SystemClock};
@@ -26,6 +26,7 @@ use crate::{Capacity, MemoryStore, SystemClock};
 #[derive(Clone)]
 pub struct Limiter {
     pub(crate) policy: Arc<Policy>,
+    plans: Option<Arc<dyn PlanSource>>,
     store: Arc<MemoryStore>,
     clock: Arc<dyn Clock>,
     #[cfg(feature = "tokio")]
@@ -52,11 +53,20 @@ impl Limiter {
     pub fn with_store(policy: Policy, store: Arc<MemoryStore>, clock: Arc<dyn Clock>) -> Self {
         Self {
             policy: Arc::new(policy),
+            plans: None,
             store,
             clock,
             #[cfg(feature = "tokio")]
             waiters: Arc::default(),
         }
+    }
+
+    /// The same limiter, which asks `plans` for the policy of each key; its own holds for keys of
+    /// which they say nothing. Give plans the name of its policy: then used units stay used when a
+    /// key changes its plan.
+    #[must_use]
+    pub fn with_plans(self, plans: Arc<dyn PlanSource>) -> Self {
+        Self { plans: Some(plans), ..self }
     }
 
     /// Takes one unit for `key` if allowed.
@@ -71,6 +81,9 @@ impl Limiter {
     #[inline(always)]
     pub fn check_cost(&self, key: impl AsRef<[u8]>, cost: Cost) -> Decision {
         let Ok(key) = Key::new(key.as_ref()) else { return self.no_key() };
+        if self.plans.is_some() {
+            return self.check_planned(key, cost);
+        }
         self.store.check_by(&Charge::new(&self.policy, key).cost(cost), &*self.clock)
     }
 
@@ -149,7 +162,17 @@ impl Limiter {
         ask: impl FnOnce(&Charge<'_>, Timestamp) -> R,
     ) -> Option<R> {
         let key = Key::new(key).ok()?;
-        Some(ask(&Charge::new(&self.policy, key).cost(cost), self.clock.now()))
+        let now = self.clock.now();
+        let plan = self.plans.as_ref().and_then(|plans| plans.plan(key.as_bytes(), now));
+        let policy = plan.as_ref().unwrap_or(&self.policy);
+        Some(ask(&Charge::new(policy, key).cost(cost), now))
+    }
+
+    /// Out of the way of limiters without plans.
+    #[inline(never)]
+    fn check_planned(&self, key: Key<'_>, cost: Cost) -> Decision {
+        let check = |charge: &Charge<'_>, now| self.store.check(charge, now);
+        self.ask(key.as_bytes(), cost, check).unwrap_or_else(|| self.no_key())
     }
 
     #[cold]

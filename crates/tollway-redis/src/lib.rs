@@ -51,12 +51,17 @@ mod single_request;
 mod split_policy;
 mod status;
 mod store;
+mod versioned_hash;
 
 pub use connection::check_url;
 pub use remote::RemoteStore;
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;
 pub use store::RedisStore;
+pub use versioned_hash::{
+    HashBounds, HashChange, HashChanged, HashContent, HashNews, HashVersion, LOOK_EVERY,
+    VersionedHash,
+};
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A keyed hash of a counter; the keys are the operating system's randomness.
+#[derive(Debug)]
 pub(crate) struct RandomIds {
     keys: [RandomState; 2],
     given: AtomicU64,

@@ -22,6 +22,7 @@ use crate::decide::Decider;
 use crate::metrics::{Exposition, Metrics, Tally};
 use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
+use crate::own_quotas::{OwnQuotas, millis};
 use crate::rules::Rules;
 use crate::settings::Settings;
 use crate::top::{Ranking, Record, Seen, Tops, rankings};
@@ -111,8 +112,10 @@ impl Enforcer {
     /// Puts other rules in force. What operators have changed stays changed.
     pub(crate) fn replace_rules(&self, rules: Rules) {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let changes = Arc::clone(self.rules().operator_changes());
-        self.put_in_force(rules.with_operator_changes(changes));
+        let before = self.rules();
+        let rules = rules.with_operator_changes(Arc::clone(before.operator_changes()));
+        let own = before.own_quotas().anew(&rules, millis(self.clock.now()));
+        self.put_in_force(rules.with_own_quotas(Arc::new(own)));
         drop(changing);
         self.metrics.reloaded(self.clock.now());
     }
@@ -137,6 +140,18 @@ impl Enforcer {
         change(&mut changes)?;
         self.put_in_force(rules.with_operator_changes(Arc::new(changes)));
         Ok(())
+    }
+
+    /// Changes the quotas that single keys and patterns have, for every request from now on, as
+    /// `change` says of those in force, the rules and the time in milliseconds.
+    pub(crate) fn change_own_quotas(
+        &self,
+        change: impl FnOnce(&OwnQuotas, &Rules, u64) -> OwnQuotas,
+    ) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules();
+        let own = change(rules.own_quotas(), &rules, millis(self.clock.now()));
+        self.put_in_force(rules.with_own_quotas(Arc::new(own)));
     }
 
     /// Lets the keys in again whose bans have ended; those keys.

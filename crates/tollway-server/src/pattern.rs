@@ -16,7 +16,12 @@ pub struct Pattern {
 impl Pattern {
     /// The pattern that `text` spells.
     pub fn new(text: &str) -> Self {
-        Self { parts: text.as_bytes().split(|&byte| byte == b'*').map(Box::from).collect() }
+        Self::of_bytes(text.as_bytes())
+    }
+
+    /// The pattern that these bytes spell.
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
+        Self { parts: bytes.split(|&byte| byte == b'*').map(Box::from).collect() }
     }
 
     /// The text that spells the pattern.

@@ -5,7 +5,7 @@
 //! the only place that decides how a key is treated:
 //!
 //! ```text
-//! changed? -> as an operator said while the service runs: banned, or a quota of its own
+//! changed? -> as was said while the service runs: banned, or a quota of its own
 //! banned?  -> Treatment::Ban      denied without asking the store
 //! exempt?  -> Treatment::Exempt   allowed without asking the store
 //! own?     -> the key's own policy in place of the general one
@@ -28,6 +28,7 @@ use crate::config_line::ConfigLine;
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
 use crate::operator_changes::OperatorChanges;
+use crate::own_quotas::OwnQuotas;
 use crate::pattern::{KeyList, Listed, Pattern};
 use reasons::{LimitedBy, TreatedBy};
 
@@ -41,6 +42,7 @@ pub struct Rules {
     shadow: bool,
     shadow_at: ConfigLine,
     operator_changes: Arc<OperatorChanges>,
+    own_quotas: Arc<OwnQuotas>,
 }
 
 /// Keys that are treated alike whatever their counts.
@@ -191,8 +193,8 @@ impl Rules {
         let by_name = Arc::new(rules.iter().enumerate().map(name).collect());
         let domains = domains.into_iter().map(|domain| (domain.name().to_owned(), domain));
         let (rules, domains, lists) = (rules.into(), Arc::new(domains.collect()), Arc::new(lists));
-        let (shadow_at, operator_changes) = Default::default();
-        Self { rules, by_name, domains, lists, shadow, shadow_at, operator_changes }
+        let (shadow_at, operator_changes, own_quotas) = Default::default();
+        Self { rules, by_name, domains, lists, shadow, shadow_at, operator_changes, own_quotas }
     }
 
     /// These rules, of which `place` says that nothing is denied.
@@ -208,6 +210,16 @@ impl Rules {
     /// What operators have changed since the service started.
     pub(crate) const fn operator_changes(&self) -> &Arc<OperatorChanges> {
         &self.operator_changes
+    }
+
+    /// These rules with the quotas that single keys and patterns have.
+    pub(crate) fn with_own_quotas(&self, own_quotas: Arc<OwnQuotas>) -> Self {
+        Self { own_quotas, ..self.clone() }
+    }
+
+    /// The quotas that single keys and patterns have.
+    pub(crate) const fn own_quotas(&self) -> &Arc<OwnQuotas> {
+        &self.own_quotas
     }
 
     /// The rules, in the order of the configuration.
@@ -242,11 +254,16 @@ impl Rules {
         self.rule(name).map(Rule::policy).or_else(of_domain)
     }
 
+    /// What the configuration says of a key that it names, under the policy of this name.
+    pub(crate) fn configured(&self, name: &str, key: &[u8]) -> Option<&Policy> {
+        self.rule(name)?.limit_for(key).map(|own| &own.policy)
+    }
+
     /// Every policy that is in force for some key.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
         let of_rules = self.rules.iter().flat_map(Rule::policies);
         let of_domains = self.domains().flat_map(Domain::policies);
-        of_rules.chain(of_domains).chain(self.operator_changes.policies())
+        of_rules.chain(of_domains).chain(self.own_quotas.policies())
     }
 
     /// Whether nothing is denied, only counted.
@@ -292,9 +309,8 @@ impl Rules {
         source: &Source<'a>,
         key: &[u8],
     ) -> (&'a Policy, Option<&'a Spacing>, LimitedBy<'a>) {
-        let operators = self.operator_changes.of(key);
-        if let Some(own) = operators.and_then(|change| change.policy(source.policy.name())) {
-            return (own, None, LimitedBy::Operator);
+        if let Some((policy, own)) = self.own_quotas.find(source.policy.name(), key) {
+            return (policy, None, LimitedBy::Operator(own));
         }
         match source.rule.and_then(|rule| rule.limit_for(key)) {
             Some(own) => (&own.policy, own.spacing.as_ref(), LimitedBy::Override(own)),
@@ -304,8 +320,8 @@ impl Rules {
 
     /// How a key is treated, and why.
     fn treatment<'a>(&'a self, source: &Source<'a>, key: &[u8]) -> (Treatment, TreatedBy<'a>) {
-        if let Some(change) = self.operator_changes.of(key).filter(|change| change.is_banned()) {
-            return (Treatment::Ban, TreatedBy::Operator(change));
+        if let Some(ban) = self.operator_changes.ban_of(key) {
+            return (Treatment::Ban, TreatedBy::Operator(ban));
         }
         let of_policy = source.rule.and_then(|rule| rule.options.lists.find(key));
         if let Some((treatment, entry)) = of_policy {

@@ -18,6 +18,7 @@ use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::enforcer::{Backing, Enforcer};
 use crate::metrics::{Front, Metrics};
+use crate::own_quotas::Keeper;
 use crate::queues::Queues;
 use crate::reload::Sighting;
 use crate::rules::Rules;
@@ -44,6 +45,7 @@ pub struct Service {
     certificates: OnceLock<Arc<Certificates>>,
     pub(crate) origin: Origin,
     queues: Option<Queues>,
+    own_quotas: Keeper,
     pub(crate) dashboard: Dashboard,
     /// In how many parts the store splits keys, by policy: it was told when it was opened.
     pub(crate) splits: BTreeMap<String, NonZeroU16>,
@@ -87,6 +89,7 @@ impl Service {
             certificates: OnceLock::new(),
             origin: Origin::default(),
             queues: None,
+            own_quotas: Keeper::default(),
             dashboard: Dashboard::default(),
             splits,
             room: Arc::new(room),
@@ -134,6 +137,23 @@ impl Service {
     #[must_use]
     pub fn with_queues(self, queues: Queues) -> Self {
         Self { queues: Some(queues), ..self }
+    }
+
+    /// The same service, whose quotas for single keys are kept there.
+    #[must_use]
+    pub fn with_own_quotas(self, own_quotas: Keeper) -> Self {
+        Self { own_quotas, ..self }
+    }
+
+    /// Puts the quotas in force that are kept for single keys, and follows what other nodes change.
+    /// To be called before the service is asked anything.
+    pub async fn start_own_quotas(self: &Arc<Self>) {
+        Keeper::start(self).await;
+    }
+
+    /// Where quotas for single keys are kept.
+    pub(crate) const fn own_quotas(&self) -> &Keeper {
+        &self.own_quotas
     }
 
     /// The queues, if it has any.

@@ -30,7 +30,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use recent::Recent;
-pub(crate) use shown::{Names, hex, list, rates, record};
+pub(crate) use shown::{Names, bytes_of_hex, hex, list, rates, record};
 use sketch::Sketch;
 use tollway_core::Timestamp;
 pub(crate) use trail::Record;

@@ -1,6 +1,8 @@
 //! What one request asks of a layer's limits: policy, key and cost for each limit that applies.
 
-use tollway_core::{Charge, Cost, Key, Policy};
+use std::sync::Arc;
+
+use tollway_core::{Algorithm, Charge, Clock, Cost, Key, PlanSource, Policy};
 
 use crate::Head;
 use crate::guard::guarded;
@@ -26,6 +28,11 @@ pub(crate) struct Gated {
 /// The policy that a limit applies to a request: 0 for the usual one, `n` for the nth other.
 type Choice = u32;
 
+/// Whether units are held until the response ends, and then given back.
+pub(crate) fn holds(policy: &Policy) -> bool {
+    matches!(policy.algorithm(), Algorithm::Concurrency(_))
+}
+
 impl Gated {
     fn chosen(&self, choice: Choice) -> &Policy {
         let other = (choice as usize).checked_sub(1).and_then(|index| self.others.get(index));
@@ -46,30 +53,54 @@ impl Gated {
     }
 }
 
+/// The plans of keys, by the limits that they are for; almost always there are none.
+type Plans = Option<Arc<[Option<Arc<Policy>>; LIMITS_MAX]>>;
+
 /// Which of a layer's limits take part, one bit each, in order, and by which policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct LimitSet {
     bits: u8,
-    choices: [Choice; LIMITS_MAX],
+    /// The lower bytes of each choice: refusals carry this, and are to stay small.
+    choices: [[u8; 3]; LIMITS_MAX],
+    plans: Plans,
 }
 
 impl LimitSet {
     /// The first limit alone.
-    pub(crate) const FIRST: Self = Self { bits: 1, choices: [0; LIMITS_MAX] };
+    pub(crate) const FIRST: Self = Self { bits: 1, choices: [[0; 3]; LIMITS_MAX], plans: None };
 
-    pub(crate) fn indices(self) -> impl Iterator<Item = usize> {
-        (0..LIMITS_MAX).filter(move |index| self.bits & (1 << index) != 0)
+    pub(crate) fn indices(&self) -> impl Iterator<Item = usize> + use<> {
+        let bits = self.bits;
+        (0..LIMITS_MAX).filter(move |index| bits & (1 << index) != 0)
     }
 
     /// The policies that apply, in the order of their limits.
-    pub(crate) fn policies(self, limits: &[Gated]) -> impl Iterator<Item = &Policy> {
-        self.indices().map(move |index| limits[index].chosen(self.choices[index]))
+    pub(crate) fn policies<'a>(&'a self, limits: &'a [Gated]) -> impl Iterator<Item = &'a Policy> {
+        self.indices().map(move |index| match plan_at(&self.plans, index) {
+            Some(plan) => plan,
+            None => limits[index].chosen(widened(self.choices[index])),
+        })
     }
+}
+
+/// No limiter has the sixteen million policies that would need more.
+fn narrowed(choice: Choice) -> [u8; 3] {
+    let [_, high, middle, low] = choice.to_be_bytes();
+    [high, middle, low]
+}
+
+fn widened([high, middle, low]: [u8; 3]) -> Choice {
+    Choice::from_be_bytes([0, high, middle, low])
+}
+
+fn plan_at(plans: &Plans, limit: usize) -> Option<&Policy> {
+    plans.as_ref().and_then(|plans| plans[limit].as_deref())
 }
 
 /// Keys and costs of one request, owned, so that it can be asked again after a wait.
 pub(crate) struct Demand {
     keys: KeyBuf,
+    plans: Plans,
     entries: [Entry; LIMITS_MAX],
     len: usize,
 }
@@ -88,7 +119,7 @@ impl Demand {
     #[inline]
     pub(crate) const fn new() -> Self {
         let vacant = Entry { limit: 0, choice: 0, key_end: 0, cost: Cost::ONE };
-        Self { keys: KeyBuf::new(), entries: [vacant; LIMITS_MAX], len: 0 }
+        Self { keys: KeyBuf::new(), plans: None, entries: [vacant; LIMITS_MAX], len: 0 }
     }
 
     /// A demand for one unit of the first limit by that key.
@@ -111,12 +142,20 @@ impl Demand {
     }
 
     /// Adds what `head` asks of `limits`. Filled in place: returning it would copy it twice.
-    pub(crate) fn fill(&mut self, limits: &[Gated], head: &Head<'_>) -> Result<(), Reason> {
+    pub(crate) fn fill(
+        &mut self,
+        limits: &[Gated],
+        head: &Head<'_>,
+        clock: &dyn Clock,
+    ) -> Result<(), Reason> {
         for (index, gated) in limits.iter().enumerate() {
             let Some(cost) = applicable_cost(&gated.limit, head)? else { continue };
             let choice = gated.choice(head)?;
             if write_key(&gated.limit, head, &mut self.keys)? {
                 let key_end = self.keys.len() as u32;
+                if let Some(plans) = &gated.limit.plans {
+                    self.look_up((index, gated), &**plans, clock);
+                }
                 self.entries[self.len] = Entry { limit: index as u8, choice, key_end, cost };
                 self.len += 1;
             }
@@ -124,15 +163,36 @@ impl Demand {
         Ok(())
     }
 
+    /// Notes the plan of the key that was written last, if there is one that fits.
+    #[cold]
+    fn look_up(
+        &mut self,
+        (index, gated): (usize, &Gated),
+        source: &dyn PlanSource,
+        clock: &dyn Clock,
+    ) {
+        let start = match self.len.checked_sub(1) {
+            Some(last) => self.entries[last].key_end as usize,
+            None => 0,
+        };
+        let key = &self.keys.bytes()[start..];
+        let plan = guarded(|| source.plan(key, clock.now())).ok().flatten();
+        if let Some(plan) = plan.filter(|plan| holds(plan) == holds(&gated.policy)) {
+            let mut plans = self.plans.take().map(|plans| (*plans).clone()).unwrap_or_default();
+            plans[index] = Some(plan);
+            self.plans = Some(Arc::new(plans));
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     pub(crate) fn limits(&self) -> LimitSet {
-        let mut set = LimitSet::default();
+        let mut set = LimitSet { plans: self.plans.clone(), ..LimitSet::default() };
         for entry in self.entries() {
             set.bits |= 1 << entry.limit;
-            set.choices[usize::from(entry.limit)] = entry.choice;
+            set.choices[usize::from(entry.limit)] = narrowed(entry.choice);
         }
         set
     }
@@ -170,7 +230,11 @@ impl Demand {
     #[inline]
     fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: u32) -> Charge<'a> {
         let bytes = &self.keys.bytes()[start as usize..entry.key_end as usize];
-        let policy = limits[usize::from(entry.limit)].chosen(entry.choice);
+        let index = usize::from(entry.limit);
+        let policy = match plan_at(&self.plans, index) {
+            Some(plan) => plan,
+            None => limits[index].chosen(entry.choice),
+        };
         Charge::new(policy, charged(bytes)).cost(entry.cost)
     }
 }

@@ -165,7 +165,7 @@ fn finish<R, W: Bodies<R>>(
 ) -> Response<W::Limited> {
     let plain = |body| W::limited(Body::plain(body));
     let Passage { gate, limits, verdict, open } = passage;
-    gate.tell(*limits, verdict, None, response.headers_mut());
+    gate.tell(limits, verdict, None, response.headers_mut());
     let Some(mut open) = open.take() else { return response.map(plain) };
     open.begin_response(&ResponseHead::of(&response));
     if gate.charging.until_end() {

@@ -252,18 +252,21 @@ impl Gate {
         if !self.shadows.is_empty() {
             self.shadow(head);
         }
-        demand.fill(&self.limits, head)
+        demand.fill(&self.limits, head, &**self.limiter.clock())
     }
 
     /// Asks the shadow limits one by one: none may keep another, or the request, from passing.
     fn shadow(&self, head: &Head<'_>) {
         for shadow in self.shadows.chunks(1) {
             let mut demand = Demand::new();
-            if demand.fill(shadow, head).is_err() || demand.is_empty() {
+            let clock = &**self.limiter.clock();
+            if demand.fill(shadow, head, clock).is_err() || demand.is_empty() {
                 continue;
             }
             match demand.with_charges(shadow, |charges| self.limiter.check(charges)) {
-                Answer::Ready(Ok(verdict)) => self.observe(shadow, demand.limits(), &verdict, true),
+                Answer::Ready(Ok(verdict)) => {
+                    self.observe(shadow, &demand.limits(), &verdict, true)
+                }
                 answer => detach(answer),
             }
         }
@@ -299,10 +302,10 @@ impl Gate {
         };
         self.outage.over();
         if self.observer.is_some() {
-            self.observe(&self.limits, limits, &verdict, false);
+            self.observe(&self.limits, &limits, &verdict, false);
         }
         if !verdict.is_allowed() {
-            let reason = self.reason(limits, &verdict);
+            let reason = self.reason(&limits, &verdict);
             return Err(Refused { reason, limits, verdict: Some(verdict) });
         }
         let open = reservation.map(|id| Box::new(Open::new(self, id, demand)));
@@ -314,7 +317,7 @@ impl Gate {
 
     /// Why a verdict denies: a quota is spent, be it this process's share, or a policy denies
     /// without its store.
-    fn reason(&self, limits: LimitSet, verdict: &Verdict) -> Reason {
+    fn reason(&self, limits: &LimitSet, verdict: &Verdict) -> Reason {
         let denier = verdict.denied_by().and_then(|by| limits.policies(&self.limits).nth(by));
         let is_share = denier.is_some_and(|policy| {
             matches!(
@@ -325,7 +328,7 @@ impl Gate {
         if verdict.is_degraded() && !is_share { Reason::Store } else { Reason::Quota }
     }
 
-    fn observe(&self, limits: &[Gated], set: LimitSet, verdict: &Verdict, shadow: bool) {
+    fn observe(&self, limits: &[Gated], set: &LimitSet, verdict: &Verdict, shadow: bool) {
         let Some(observer) = &self.observer else { return };
         for (policy, &decision) in set.policies(limits).zip(verdict.decisions()) {
             let policy = policy.name();
@@ -409,13 +412,13 @@ impl Gate {
         let mut response = self.refusals.respond(&refusal, head.is_grpc());
         if let Some(verdict) = &refused.verdict {
             let denied = verdict.denied_by().map(|by| Denied { by, retry });
-            self.tell(refused.limits, verdict, denied, response.headers_mut());
+            self.tell(&refused.limits, verdict, denied, response.headers_mut());
         }
         response
     }
 
     /// The policies that denied, each once, the one to wait for longest first.
-    fn violated(&self, refused: &Refused) -> Vec<&str> {
+    fn violated<'a>(&'a self, refused: &'a Refused) -> Vec<&'a str> {
         let decisions = refused.verdict.iter().flat_map(|verdict| verdict.decisions());
         let decided = refused.limits.policies(&self.limits).zip(decisions);
         let denied =
@@ -434,7 +437,7 @@ impl Gate {
     /// Writes how the limits in `set` stand into `headers`.
     pub(crate) fn tell(
         &self,
-        set: LimitSet,
+        set: &LimitSet,
         verdict: &Verdict,
         denied: Option<Denied>,
         headers: &mut HeaderMap,

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use tollway_core::fields::Dialect;
-use tollway_core::{Algorithm, Policy, StoreLimiter};
+use tollway_core::{Policy, StoreLimiter};
 use tower_layer::Layer;
 
 #[cfg(feature = "axum")]
 use crate::AxumBody;
-use crate::demand::{Gated, LIMITS_MAX};
+use crate::demand::{Gated, LIMITS_MAX, holds};
 use crate::error::{LayerError, LayerErrorKind};
 use crate::gate::{Charging, Gate, Observation, Observer};
 use crate::keys::KeySource;
@@ -190,7 +190,10 @@ impl Builder {
         let (limits, shadows) = self.gated()?;
         let charging = charging(&limits)?;
         let is_bare = |Gated { limit, .. }: &Gated| {
-            limit.only_if.is_none() && limit.cost.is_none() && limit.chooser.is_none()
+            limit.only_if.is_none()
+                && limit.cost.is_none()
+                && limit.chooser.is_none()
+                && limit.plans.is_none()
         };
         let looked_at = self.observer.is_some() || !self.exempt.is_empty() || !shadows.is_empty();
         let is_plain = charging == Charging::Check
@@ -252,11 +255,6 @@ fn choosable(limiter: &StoreLimiter, usual: &Policy, limit: &Limit) -> Box<[Poli
         return Box::default();
     }
     limiter.policies().filter(|policy| holds(policy) == holds(usual)).cloned().collect()
-}
-
-/// Whether units are held until the response ends, and then given back.
-fn holds(policy: &Policy) -> bool {
-    matches!(policy.algorithm(), Algorithm::Concurrency(_))
 }
 
 /// How a layer with these limits takes units.

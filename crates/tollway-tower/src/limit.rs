@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tollway_core::PlanSource;
+
 use crate::keys::KeySource;
 use crate::{Head, ResponseHead};
 
@@ -43,6 +45,7 @@ pub enum MissingKey {
 pub struct Limit {
     pub(crate) policy: String,
     pub(crate) chooser: Option<Chooser>,
+    pub(crate) plans: Option<Arc<dyn PlanSource>>,
     pub(crate) key: Box<dyn KeySource>,
     pub(crate) missing: MissingKey,
     pub(crate) only_if: Option<Predicate>,
@@ -67,6 +70,7 @@ impl Limit {
         Self {
             policy: policy.into(),
             chooser: None,
+            plans: None,
             key: Box::new(key),
             missing: MissingKey::default(),
             only_if: None,
@@ -113,6 +117,30 @@ impl Limit {
             }
         });
         Self { chooser: Some(chooser), ..Self::new(default, key) }
+    }
+
+    /// Asks `plans` for the policy of each key: numbers of one customer, from a database. Where
+    /// they say nothing the limit's policy holds, or the one that it chooses for the request.
+    ///
+    /// `tollway_memory::Plans` makes a source of a function and keeps what it says. Give plans the
+    /// name of the limit's policy: then used units stay used when a key changes its plan. A plan of
+    /// another kind than the limit's policy (one of them a concurrency policy) does not apply, and
+    /// a source that panics has said nothing.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tollway_core::Policy;
+    /// use tollway_memory::Plans;
+    /// use tollway_tower::{Limit, keys::Header};
+    ///
+    /// let pro = Arc::new(Policy::parse("api", "1000/1h").expect("a quota"));
+    /// let plans = Plans::new(move |key| (key == b"acme").then(|| Arc::clone(&pro)));
+    /// let limit = Limit::new("api", Header::new("x-account")?).plans(Arc::new(plans));
+    /// # let _ = limit;
+    /// # Ok::<(), tollway_tower::LayerError>(())
+    /// ```
+    pub fn plans(self, plans: Arc<dyn PlanSource>) -> Self {
+        Self { plans: Some(plans), ..self }
     }
 
     /// What to do with requests that have no key.

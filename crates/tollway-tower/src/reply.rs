@@ -25,7 +25,7 @@ thread_local! {
 pub(crate) struct Reply {
     pub(crate) dialect: Dialect,
     /// `RateLimit-Policy` for requests that all limits apply to: the same bytes every time, unless
-    /// a limit chooses its policy.
+    /// a limit chooses its policy, or keys have plans.
     policies: Option<HeaderValue>,
 }
 
@@ -36,7 +36,7 @@ impl Reply {
             limits.iter().map(|gated| Standing::new(&gated.policy, fresh)).collect();
         let report = Report { standings: &standings, denied: None, epoch: Duration::ZERO };
         let mut policies = None;
-        if limits.iter().any(|gated| gated.limit.chooser.is_some()) {
+        if limits.iter().any(|gated| gated.limit.chooser.is_some() || gated.limit.plans.is_some()) {
             return Self { dialect, policies };
         }
         dialect.emit_policies(&report, &mut String::new(), |_, text| {

@@ -21,10 +21,10 @@ use std::sync::{Mutex, PoisonError};
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
-use tollway_core::ParseQuotaError;
 use tollway_core::calendar_window::CalendarWindow;
 use tollway_core::civil::{Zone, ZoneRules};
 use tollway_core::spelling::likely;
+use tollway_core::{ParseQuotaError, Timestamp};
 
 /// The longest name in the IANA's list has 32 bytes.
 const NAME_LEN_MAX: usize = 64;
@@ -68,6 +68,55 @@ pub fn named(name: &str) -> Result<Zone, UnknownZone> {
 pub fn calendar_window(text: &str) -> Result<CalendarWindow, ParseQuotaError> {
     CalendarWindow::parse(text, &|name| named(name).map_err(|error| error.to_string()))
 }
+
+/// Reads a moment: RFC 3339 (`2026-11-20T09:00:00+01:00`), or what the clocks of a zone show
+/// (`2026-11-20 09:00 Europe/Berlin`).
+///
+/// # Errors
+///
+/// If the text is neither, there is no such zone, or the moment is before 1970.
+///
+/// ```
+/// let told = tollway_zones::moment("2026-11-20 09:00 Europe/Berlin")?;
+/// assert_eq!(told, tollway_zones::moment("2026-11-20T08:00:00Z")?);
+/// # Ok::<(), tollway_zones::ParseMomentError>(())
+/// ```
+pub fn moment(text: &str) -> Result<Timestamp, ParseMomentError> {
+    let wrong = |why: String| ParseMomentError(why);
+    let short: String = text.chars().take(NAME_LEN_MAX).collect();
+    let neither = || {
+        wrong(format!(
+            "{short:?} is no moment; expected for example 2026-11-20T09:00:00Z or \
+             2026-11-20 09:00 Europe/Berlin"
+        ))
+    };
+    let nanos = match text.parse::<jiff::Timestamp>() {
+        Ok(at) => at.as_nanosecond(),
+        Err(_) => {
+            let (shown, zone) = text.trim().rsplit_once(' ').ok_or_else(neither)?;
+            // A time of day without a zone is a moment nowhere.
+            let zone = (!zone.contains(':')).then_some(zone).ok_or_else(neither)?;
+            let shown: DateTime = shown.trim_end().parse().map_err(|_| neither())?;
+            let zone = named(zone).map_err(|error| wrong(error.to_string()))?;
+            let since = shown.duration_since(DateTime::constant(1970, 1, 1, 0, 0, 0, 0));
+            i128::from(zone.moment_of(since.as_secs()).as_nanos())
+        }
+    };
+    let nanos = u64::try_from(nanos).ok().filter(|nanos| *nanos > 0);
+    nanos.map(Timestamp::from_nanos).ok_or_else(|| wrong(format!("{short:?} is before 1970")))
+}
+
+/// A text that is no moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseMomentError(String);
+
+impl fmt::Display for ParseMomentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ParseMomentError {}
 
 /// A name that no time zone has.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,10 +32,10 @@
 pub use tollway_core::{
     Algorithm, Answer, Charge, ChargeError, Cidr, CidrError, Clock, Cost, Decision, ErrorKind,
     Grant, Held, Key, KeyError, Mode, OnExpiry, OnStoreError, Outage, ParseQuotaError,
-    ParseSizeError, Permit, Policy, PolicyError, Quota, QuotaError, Reservation, ReservationId,
-    ReservationTerms, Reserved, Retry, SKEW, Settlement, Snapshot, State, SteadyClock, Store,
-    StoreError, StoreLimiter, Timestamp, UnknownPolicy, Verdict, VirtualClock, decide_all, masked,
-    parse_duration, parse_size,
+    ParseSizeError, Permit, PlanSource, Policy, PolicyError, Quota, QuotaError, Reservation,
+    ReservationId, ReservationTerms, Reserved, Retry, SKEW, Settlement, Snapshot, State,
+    SteadyClock, Store, StoreError, StoreLimiter, Timestamp, UnknownPolicy, Verdict, VirtualClock,
+    decide_all, masked, parse_duration, parse_size,
 };
 pub use tollway_core::{
     calendar_window, civil, concurrency, fields, fixed_window, gcra, leaky_bucket, legacy, shares,
@@ -44,7 +44,7 @@ pub use tollway_core::{
 
 #[cfg(feature = "memory")]
 pub use tollway_memory::{
-    Capacity, DumpError, DumpErrorKind, DumpFile, Fill, Limiter, MemoryStore, Pressure,
+    Capacity, DumpError, DumpErrorKind, DumpFile, Fill, Limiter, MemoryStore, Plans, Pressure,
     SystemClock, WhenFull,
 };
 #[cfg(feature = "queue")]

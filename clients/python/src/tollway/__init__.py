@@ -15,6 +15,7 @@ handled as ``on_failure`` says: ``"allow"``, ``"deny"`` or ``"raise"``.
 from ._aio import AsyncReservation, AsyncTollway
 from ._aio_queue import AsyncQueue, AsyncWorker
 from ._asgi import RateLimitMiddleware
+from ._own_quotas import Granted, OwnQuota
 from ._queue import Queue
 from ._queue_words import Enqueued, GiveUp, Job, JobFailed, Lease, LeaseLost, NewJob, RetryLater
 from ._sync import Reservation, Tollway
@@ -41,6 +42,7 @@ __all__ = [
     "Denied",
     "Enqueued",
     "GiveUp",
+    "Granted",
     "Job",
     "JobFailed",
     "Lease",
@@ -48,6 +50,7 @@ __all__ = [
     "Limit",
     "NewJob",
     "OnFailure",
+    "OwnQuota",
     "Queue",
     "RateLimitMiddleware",
     "Rejected",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Awaitable, Callable, Optional, Sequence, TypeVar, Union
+from typing import Any, AsyncIterator, Awaitable, Callable, Optional, Sequence, TypeVar, Union
 
-from . import _wire
+from . import _own_quotas, _wire
 from ._aio_http import AsyncCaller
+from ._own_quotas import OwnQuota
 from ._words import Charge, Denied, Limit, Unavailable, Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
@@ -44,6 +45,59 @@ class AsyncTollway(AsyncCaller):
             return AsyncReservation(self, _wire.fallen_back(self._on_failure, error), None)
         verdict = _wire.verdict(body, answer.headers)
         return AsyncReservation(self, verdict, body.get("reservation"))
+
+    async def set_quota(
+        self,
+        policy: str,
+        key: str,
+        quota: str,
+        *,
+        until: Optional[_own_quotas.Until] = None,
+        note: str = "",
+    ) -> OwnQuota:
+        """As :meth:`tollway.Tollway.set_quota`."""
+        body = _own_quotas.said(until, note, quota=quota)
+        answer = await self._call(_own_quotas.path(policy, key), body, method="PUT")
+        return _own_quotas.told(_own_quotas.checked(answer))
+
+    async def quota(self, policy: str, key: str) -> Optional[OwnQuota]:
+        """As :meth:`tollway.Tollway.quota`."""
+        answer = await self._call(_own_quotas.path(policy, key), method="GET")
+        if _own_quotas.is_missing(answer):
+            return None
+        return _own_quotas.told(_own_quotas.checked(answer))
+
+    async def quotas(self, policy: str) -> AsyncIterator[OwnQuota]:
+        """As :meth:`tollway.Tollway.quotas`."""
+        after: Optional[str] = None
+        while True:
+            answer = await self._call(_own_quotas.page_path(policy, after), method="GET")
+            found, after = _own_quotas.page(_own_quotas.checked(answer))
+            for own in found:
+                yield own
+            if after is None:
+                return
+
+    async def remove_quota(self, policy: str, key: str) -> bool:
+        """As :meth:`tollway.Tollway.remove_quota`."""
+        answer = await self._call(_own_quotas.path(policy, key), method="DELETE")
+        if _own_quotas.is_missing(answer):
+            return False
+        _own_quotas.checked(answer)
+        return True
+
+    async def grant(
+        self,
+        policy: str,
+        key: str,
+        units: int,
+        *,
+        until: Optional[_own_quotas.Until] = None,
+        note: str = "",
+    ) -> None:
+        """As :meth:`tollway.Tollway.grant`."""
+        path = _own_quotas.path(policy, key) + "/grant"
+        _own_quotas.checked(await self._call(path, _own_quotas.said(until, note, units=units)))
 
     def limited(
         self, policy: Union[str, Limit], key: Union[str, Callable[..., str]], cost: int = 1

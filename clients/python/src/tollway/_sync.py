@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union
 
-from . import _wire
+from . import _own_quotas, _wire
+from ._own_quotas import OwnQuota
 from ._sync_http import SyncCaller
 from ._words import Charge, Denied, Limit, Unavailable, Verdict
 
@@ -47,6 +48,59 @@ class Tollway(SyncCaller):
         except Unavailable as error:
             return Reservation(self, _wire.fallen_back(self._on_failure, error), None)
         return Reservation(self, _wire.verdict(body, answer.headers), body.get("reservation"))
+
+    def set_quota(
+        self,
+        policy: str,
+        key: str,
+        quota: str,
+        *,
+        until: Optional[_own_quotas.Until] = None,
+        note: str = "",
+    ) -> OwnQuota:
+        """Gives a key a quota of its own, or the keys of a pattern (``acme-*``) theirs; needs the
+        role admin. What was used stays used."""
+        body = _own_quotas.said(until, note, quota=quota)
+        answer = self._call(_own_quotas.path(policy, key), body, method="PUT")
+        return _own_quotas.told(_own_quotas.checked(answer))
+
+    def quota(self, policy: str, key: str) -> Optional[OwnQuota]:
+        """What was said of exactly this key or pattern; needs the role admin."""
+        answer = self._call(_own_quotas.path(policy, key), method="GET")
+        if _own_quotas.is_missing(answer):
+            return None
+        return _own_quotas.told(_own_quotas.checked(answer))
+
+    def quotas(self, policy: str) -> Iterator[OwnQuota]:
+        """All quotas of keys and patterns under a policy, in order; needs the role admin."""
+        after: Optional[str] = None
+        while True:
+            answer = self._call(_own_quotas.page_path(policy, after), method="GET")
+            found, after = _own_quotas.page(_own_quotas.checked(answer))
+            yield from found
+            if after is None:
+                return
+
+    def remove_quota(self, policy: str, key: str) -> bool:
+        """Takes quota and grant away; whether there was one. Needs the role admin."""
+        answer = self._call(_own_quotas.path(policy, key), method="DELETE")
+        if _own_quotas.is_missing(answer):
+            return False
+        _own_quotas.checked(answer)
+        return True
+
+    def grant(
+        self,
+        policy: str,
+        key: str,
+        units: int,
+        *,
+        until: Optional[_own_quotas.Until] = None,
+        note: str = "",
+    ) -> None:
+        """Gives so many used units back, or so many more until a time; needs the role admin."""
+        path = _own_quotas.path(policy, key) + "/grant"
+        _own_quotas.checked(self._call(path, _own_quotas.said(until, note, units=units)))
 
     def limited(
         self, policy: Union[str, Limit], key: Union[str, Callable[..., str]], cost: int = 1

@@ -27,6 +27,8 @@ mod paced;
 mod serve;
 // Snapshots that are bad, resized or ahead, and memory that is full.
 mod snapshot;
+// Quotas of one's own in their file: kill -9, damage, full disks.
+mod own_quotas;
 // Real SDKs against the fake upstream.
 mod sdks;
 // What `simulate` prints and writes.

@@ -72,6 +72,8 @@ export interface Session {
   open: boolean;
   /** Whether the store of the policies is one that other nodes use too. */
   shared_store: boolean;
+  /** Where quotas of single keys are kept. */
+  own_quotas: "store" | "file" | "process";
   version: string;
   upstream: boolean;
   queues: boolean;
@@ -112,7 +114,10 @@ export interface PolicyRow {
 }
 
 /** Who says so: a policy, an override, a list, a trial, an operator; and in which line of which file. */
-export interface Said { by: string; at: string | null; pattern_hex: string | null; ends_at_ms?: number }
+export interface Said { by: string; at: string | null; pattern_hex: string | null; ends_at_ms?: number; own?: OwnQuota }
+
+/** What was said of one key or pattern while the service runs. */
+export interface OwnQuota { until: string | null; grant: { units: number; until: string } | null; note: string; by: string }
 
 export interface Standing {
   domain: string;

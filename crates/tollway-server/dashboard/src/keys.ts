@@ -170,6 +170,15 @@ export class Keys implements View {
     return this.#session?.shared_store ? "on this node only: the other nodes that share its store do not know of it" : "on this node only";
   }
 
+  /** Where a quota of its own holds, and for how long. */
+  get #whereKept(): string {
+    switch (this.#session?.own_quotas) {
+      case "store": return "on every node that shares this store, until it is removed.";
+      case "file": return "on this node, until it is removed: a restart keeps it.";
+      default: return "on this node only. It ends when it is removed or when this service restarts: it keeps no snapshot.";
+    }
+  }
+
   async #reset(row: Standing): Promise<void> {
     const where = this.#session?.shared_store ? "on every node that shares this store" : "on this node";
     await this.#change({
@@ -182,11 +191,12 @@ export class Keys implements View {
   async #setQuota(row: Standing): Promise<void> {
     await this.#change({
       question: `Give the key ${this.#key} a quota of its own under ${row.policy}?`,
-      scope: `It holds in place of ${row.quota}, under this policy, ${this.#thisNode}. It ends when it is removed or when this service restarts; write an override into the configuration to keep it.`,
+      scope: `It holds in place of ${row.quota}, under this policy, ${this.#whereKept} What was used stays used.`,
       verb: "Set the quota",
-      input: { label: `Quota under ${row.policy}`, value: row.quota, hint: "As in the configuration: 100/1m burst 20. Leave it empty to remove the key's own quota." },
-    }, (given) => call("/dashboard/quota", { policy: row.policy, key_hex: this.#hex, quota: given || null }),
-    (given) => given ? `The key has a quota of its own under ${row.policy}: ${given}.` : `The key no longer has a quota of its own under ${row.policy}.`);
+      input: { label: `Quota under ${row.policy}`, value: row.quota, hint: "As in the configuration: 100/1m burst 20, or 10000/month tz Europe/Berlin. Leave it empty to remove the key's own quota." },
+    }, (given) => call<{ kept: string }>("/dashboard/quota", { policy: row.policy, key_hex: this.#hex, quota: given || null }),
+    (given, { kept }) => kept === "process" && this.#session?.own_quotas === "store" ? "The store does not answer: this holds on this node only, until it does."
+      : given ? `The key has a quota of its own under ${row.policy}: ${given}.` : `The key no longer has a quota of its own under ${row.policy}.`);
   }
 
   async #ban(): Promise<void> {
@@ -207,12 +217,12 @@ export class Keys implements View {
     }, () => call("/dashboard/ban", { key_hex: this.#hex, banned: false }), "The ban is lifted.");
   }
 
-  async #change(change: Change, act: (given: string) => Promise<unknown>, done: string | ((given: string) => string)): Promise<void> {
+  async #change<T>(change: Change, act: (given: string) => Promise<T>, done: string | ((given: string, answer: T) => string)): Promise<void> {
     const given = await confirmed(change);
     if (given === null) return;
     try {
-      await act(given);
-      this.#notice.tell(typeof done === "string" ? done : done(given));
+      const answer = await act(given);
+      this.#notice.tell(typeof done === "string" ? done : done(given, answer));
       await this.#look();
     } catch (error) {
       this.#notice.fail(error);

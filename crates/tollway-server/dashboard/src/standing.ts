@@ -82,12 +82,20 @@ const brief = (at: string): string => at.slice(at.lastIndexOf("/") + 1);
 
 const place = (text: string, at: string | null): HTMLElement => h("small", { title: at ?? undefined }, text);
 
+/** Who has set a quota of its own, and when it ends. */
+function ownBy({ own, pattern_hex: pattern }: Said): string {
+  const whose = pattern === null ? "its own" : `that of ${keyText(pattern)}`;
+  const ends = own?.until ? `, until ${own.until}` : "";
+  const more = own?.grant ? `, ${count(own.grant.units)} units granted until ${own.grant.until}` : "";
+  return `${whose}, set by ${own?.by ?? "an operator"}${ends}${more}${own?.note ? ` (${own.note})` : ""}`;
+}
+
 /** The quota, and where it and the treatment stand. */
 export function ruleOf(row: Standing): HTMLElement {
   const lines: Child[] = [row.quota];
   const { limited_by: limit, treated_by: treated } = row;
   const at = brief(limit.at ?? "");
-  if (limit.by === "operator") lines.push(h("small", {}, "its own, set by an operator on this node"));
+  if (limit.by === "operator") lines.push(h("small", {}, ownBy(limit)));
   else if (limit.by === "override") lines.push(place(`override for ${limit.pattern_hex === null ? "this key" : keyText(limit.pattern_hex)}, ${at}`, limit.at));
   else if (at) lines.push(place(at, limit.at));
   if (treated.by !== "policy") lines.push(place(because({ ...treated, at: treated.at && brief(treated.at) }), treated.at));

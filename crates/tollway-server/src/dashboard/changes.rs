@@ -3,19 +3,21 @@
 //!
 //! Each change is logged with the key, escaped, and with the name of whose token it was.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde_json::json;
-use tollway_core::{Cost, Key, Quota};
+use serde_json::{Value, json};
+use tollway_core::{Cost, Key};
 use tracing::info;
 
 use super::keys::{bytes_of, descriptor};
-use super::{describe, reply};
-use crate::http::{Call, Trouble, permit_change as permit, unaskable};
+use super::reply;
+use crate::http::{Call, Trouble, change_own_quota, permit_change as permit, unaskable, until_ms};
 use crate::logs::escaped;
 use crate::operation::{Operation, Verb};
-use crate::operator_changes::{Ban, NoRoom, OperatorChange, OperatorChanges};
+use crate::operator_changes::{Ban, NoRoom, OperatorChanges};
+use crate::own_quotas::{Own, What, Whom, millis};
 use crate::rules::{Ask, Rules};
 use crate::top::hex;
 
@@ -50,31 +52,54 @@ struct OwnQuota {
     key_hex: String,
     /// As in the configuration, `100/1m burst 20`; `null` takes the key's own quota away.
     quota: Option<String>,
+    /// When it ends.
+    until: Option<String>,
+    note: Option<String>,
 }
 
 /// `GET /dashboard/changes`: the first keys that operators have changed, and how.
 pub(crate) fn list(call: Call<'_>) -> Result<(), Trouble> {
     let rules = call.service().enforcer.rules();
-    let changes = rules.operator_changes();
-    let shown = |(key, change): (&[u8], &OperatorChange)| {
-        let ends_at_ms = match change.ban() {
-            Some(Ban::Until(end)) => Some(end.as_nanos() / 1_000_000),
+    let mut by_key: BTreeMap<&[u8], (Option<Ban>, Vec<&Own>)> = BTreeMap::new();
+    for (key, ban) in rules.operator_changes().bans() {
+        by_key.entry(key).or_default().0 = Some(ban);
+    }
+    for own in rules.own_quotas().all() {
+        by_key.entry(&own.whom.key).or_default().1.push(own);
+    }
+    let shown = |(key, (ban, mut quotas)): (&[u8], (Option<Ban>, Vec<&Own>))| {
+        let ends_at_ms = match ban {
+            Some(Ban::Until(end)) => Some(millis(end)),
             _ => None,
         };
-        let mut quotas: Vec<_> = change
-            .policies()
-            .map(|own| json!({"policy": own.name(), "quota": own.algorithm().to_string()}))
-            .collect();
-        quotas.sort_unstable_by_key(|own| own["policy"].as_str().unwrap_or_default().to_owned());
+        quotas.sort_unstable_by_key(|own| &own.whom);
+        let quotas: Vec<_> = quotas.into_iter().map(quota_shown).collect();
         json!({
             "key_hex": hex(key),
-            "banned": change.is_banned(),
+            "banned": ban.is_some(),
             "ends_at_ms": ends_at_ms,
             "quotas": quotas,
         })
     };
-    let listed: Vec<_> = changes.sorted().into_iter().take(LISTED).map(shown).collect();
-    reply(call, &json!({"total": changes.len(), "changes": listed}))
+    let total = by_key.len();
+    let listed: Vec<_> = by_key.into_iter().take(LISTED).map(shown).collect();
+    reply(call, &json!({"total": total, "changes": listed}))
+}
+
+fn quota_shown(own: &Own) -> Value {
+    let entry = own.entry.json();
+    let quota = match &own.policy {
+        Ok(policy) => policy.algorithm().to_string(),
+        Err(why) => format!("not in force: {why}"),
+    };
+    json!({
+        "policy": own.whom.policy,
+        "quota": quota,
+        "until": entry["until"],
+        "grant": entry["grant"],
+        "note": entry["note"],
+        "by": entry["by"],
+    })
 }
 
 /// `POST /dashboard/reset`.
@@ -132,23 +157,24 @@ pub(crate) fn ban(call: Call<'_>) -> Result<(), Trouble> {
 }
 
 /// `POST /dashboard/quota`.
-pub(crate) fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
+pub(crate) async fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
     permit(&call)?;
-    let body: OwnQuota = call.body()?;
-    let rules = call.service().enforcer.rules();
-    let own = match &body.quota {
-        Some(text) => Some(own_policy(&rules, &body.policy, text)?),
-        None => None,
+    let OwnQuota { policy, key_hex, quota, until, note } = call.body()?;
+    let key = bytes_of(&key_hex)?;
+    let key = Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
+    let whom = Whom { policy, key: key.as_bytes().into() };
+    let note = note.unwrap_or_default();
+    let what = match quota {
+        Some(quota) => What::Set { quota, until_ms: until_ms(until.as_deref())?, note },
+        None => What::Remove,
     };
-    let set =
-        |changes: &mut OperatorChanges, key: &[u8]| changes.own(key, &body.policy, own.clone());
-    let key = escaped(&change(&call, &body.key_hex, set)?);
-    let (who, policy) = (call.who(), body.policy);
-    match body.quota {
-        Some(quota) => info!(who, key, policy, quota, "an operator set a key's quota on this node"),
-        None => info!(who, key, policy, "an operator took a key's own quota away on this node"),
-    }
-    reply(call, &json!({"quota": own.map(|policy| policy.algorithm().to_string())}))
+    // An operator who helps a customer does so in an outage, too.
+    let (quota, kept) = match change_own_quota(&call, whom, what, true).await {
+        Ok(changed) => (changed.entry.and_then(|entry| entry.quota), changed.kept),
+        Err(Trouble::NoOwnQuota) => (None, call.service().own_quotas().kept()),
+        Err(trouble) => return Err(trouble),
+    };
+    reply(call, &json!({"quota": quota, "kept": kept}))
 }
 
 /// Changes what holds for one key; its bytes.
@@ -159,25 +185,9 @@ fn change(
 ) -> Result<Vec<u8>, Trouble> {
     let key = bytes_of(key_hex)?;
     Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
-    let no_room = |_| {
-        Trouble::bad(
-            "too many keys have changes of their own: put some of them into the configuration",
-        )
-    };
+    let no_room =
+        |_| Trouble::bad("too many keys are banned: put some of them into the configuration");
     let enforcer = &call.service().enforcer;
     enforcer.change_for_operator(|changes| change(changes, &key)).map_err(no_room)?;
     Ok(key)
-}
-
-fn own_policy(rules: &Rules, name: &str, text: &str) -> Result<tollway_core::Policy, Trouble> {
-    let unknown = || Trouble::UnknownPolicy(name.to_owned());
-    let policy = rules.policy(name).ok_or_else(unknown)?;
-    let quota: Quota = text.parse().map_err(|error| Trouble::bad(format!("quota: {error}")))?;
-    let own = describe::with_quota(policy, quota).map_err(Trouble::Bad)?;
-    let split = rules.rule(name).and_then(|rule| rule.options().split);
-    let is_too_small = |parts: &u32| own.algorithm().share(*parts, *parts - 1).is_none();
-    match split.map(|parts| u32::from(parts.get())).filter(is_too_small) {
-        Some(parts) => Err(Trouble::bad(format!("quota: the keys are split into {parts} parts"))),
-        None => Ok(own),
-    }
 }

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollway_core::fixed_window::FixedWindow;
-use tollway_core::gcra::Gcra;
-use tollway_core::sliding_window::SlidingWindow;
-use tollway_core::{Algorithm, OnStoreError, Policy, Quota};
+use tollway_core::OnStoreError;
 
 use crate::rules::{GateKey, Rule};
 
@@ -44,23 +41,4 @@ fn on_store_error(answer: OnStoreError) -> String {
 
 fn seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs_f64())
-}
-
-/// `policy` with other numbers: the same algorithm, if it is one that a quota describes.
-pub(super) fn with_quota(policy: &Policy, quota: Quota) -> Result<Policy, String> {
-    let algorithm: Algorithm = match policy.algorithm() {
-        Algorithm::Gcra(_) => Gcra::new(quota).into(),
-        Algorithm::FixedWindow(window) => FixedWindow::new(quota, window.anchor()).into(),
-        Algorithm::SlidingWindow(window) => {
-            let other = match window.is_exact() {
-                true => SlidingWindow::exact(quota),
-                false => SlidingWindow::new(quota, window.buckets()),
-            };
-            other.map_err(|error| error.to_string())?.into()
-        }
-        other => return Err(format!("a {} policy has no quota to replace", other.label())),
-    };
-    let own = Policy::new(policy.name(), algorithm).map_err(|error| error.to_string())?;
-    let own = own.on_store_error(policy.store_error()).on_change(policy.change_rule());
-    Ok(own.reservations(policy.reservation_terms()))
 }

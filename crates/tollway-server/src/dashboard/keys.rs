@@ -9,7 +9,7 @@ use crate::decide::Decider;
 use crate::descriptors::parts;
 use crate::http::{Call, Trouble};
 use crate::rules::{Ask, Rule, Rules, Source, Treatment};
-use crate::top::{Names, Record, rates, record};
+use crate::top::{Names, Record, bytes_of_hex, rates, record};
 use crate::wait::millis_up;
 
 const PAGE: usize = 25;
@@ -59,7 +59,7 @@ pub(crate) async fn look_up(call: Call<'_>) -> Result<(), Trouble> {
     let names = Names::of(enforcer.metrics(), denials.iter());
     let denials: Vec<Value> = denials.iter().map(|denial| record(denial, &names)).collect();
     let json = json!({
-        "banned": rules.operator_changes().is_banned(&bytes),
+        "banned": rules.operator_changes().ban_of(&bytes).is_some(),
         "rates": rates(seen),
         "denials": denials,
         "descriptor": look.under_descriptor(&rules).await?,
@@ -175,11 +175,5 @@ const fn treatment(treatment: Treatment) -> &'static str {
 /// The bytes that hexadecimal digits spell.
 pub(super) fn bytes_of(digits: &str) -> Result<Vec<u8>, Trouble> {
     let wrong = || Trouble::bad("key_hex must be pairs of hexadecimal digits");
-    let pairs = digits.as_bytes().chunks(2);
-    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
-    let byte = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(high)? << 4 | digit(low)?),
-        _ => None,
-    };
-    pairs.map(byte).collect::<Option<_>>().ok_or_else(wrong)
+    bytes_of_hex(digits).ok_or_else(wrong)
 }

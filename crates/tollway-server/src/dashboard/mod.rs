@@ -86,6 +86,7 @@ pub(crate) fn session(call: Call<'_>) -> Result<(), Trouble> {
         "role": call.role().unwrap_or(Role::Read).name(),
         "open": call.service().auth().is_open(),
         "shared_store": call.service().enforcer.memory().is_none(),
+        "own_quotas": call.service().own_quotas().kept(),
         "version": env!("CARGO_PKG_VERSION"),
         "upstream": call.service().dashboard.proxy.is_some(),
         "queues": call.service().queues().is_some_and(Queues::is_used),

@@ -14,6 +14,7 @@ use super::history::{History, Name, Three};
 use crate::drain::Stop;
 use crate::logs::escaped;
 use crate::metrics::Front;
+use crate::own_quotas::Keeper;
 use crate::service::Service;
 use crate::top::{Names, list};
 
@@ -54,6 +55,7 @@ fn tick(service: &Service) {
     for key in service.enforcer.lift_ended_bans() {
         info!(key = escaped(&key), "the ban of a key has ended");
     }
+    Keeper::look(service);
     let dashboard = &service.dashboard;
     let degraded = totals.iter().map(|(_, _, degraded)| degraded).sum();
     let mut watch = dashboard.troubles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +119,7 @@ fn event(service: &Service, history: &History, degraded: u64) -> Value {
         "store": store(service, degraded),
         "connections": connections(service),
         "config_error": service.reload_error(),
-        "amended_keys": service.enforcer.rules().operator_changes().len(),
+        "amended_keys": amended_keys(service),
         "queues": service.queues().and_then(|queues| queues.watch().sums()),
     })
 }
@@ -152,4 +154,10 @@ fn connections(service: &Service) -> Value {
 
 fn as_event(event: &Value) -> Bytes {
     Bytes::from(format!("event: tick\ndata: {event}\n\n"))
+}
+
+/// Bans and quotas of their own that keys have.
+fn amended_keys(service: &Service) -> usize {
+    let rules = service.enforcer.rules_at_hand();
+    rules.operator_changes().bans().count() + rules.own_quotas().count().0
 }

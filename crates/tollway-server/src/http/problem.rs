@@ -44,6 +44,8 @@ pub(crate) enum Trouble {
     NotFound,
     /// A policy that does not exist.
     UnknownPolicy(String),
+    /// A key has no quota of its own.
+    NoOwnQuota,
     /// Another method is needed.
     Method(String),
     /// The body is too long.
@@ -158,6 +160,7 @@ impl Trouble {
             Self::Gateway => (502, "the proxy does not answer".to_owned()),
             Self::NotFound => (404, "see /openapi.json for what there is".to_owned()),
             Self::UnknownPolicy(name) => (404, format!("no policy is named {name:?}")),
+            Self::NoOwnQuota => (404, "key: it has no quota of its own".to_owned()),
             Self::Method(allow) => (405, format!("the method must be one of: {allow}")),
             Self::TooLarge => (413, "the body is too long".to_owned()),
             Self::Slow => (408, "the request took too long".to_owned()),

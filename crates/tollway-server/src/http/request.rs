@@ -189,8 +189,16 @@ fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Trouble> {
 
 /// A path segment with its percent-escapes decoded; `None` if they are broken.
 pub(crate) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
+    match decoded_bytes(segment)? {
+        Cow::Borrowed(_) => Some(Cow::Borrowed(segment)),
+        Cow::Owned(bytes) => String::from_utf8(bytes).ok().map(Cow::Owned),
+    }
+}
+
+/// As [`decoded`], of bytes that need not be text.
+pub(crate) fn decoded_bytes(segment: &str) -> Option<Cow<'_, [u8]>> {
     if !segment.contains('%') {
-        return Some(Cow::Borrowed(segment));
+        return Some(Cow::Borrowed(segment.as_bytes()));
     }
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.as_bytes();
@@ -205,7 +213,7 @@ pub(crate) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
         bytes.push((digit(*high)? * 16 + digit(*low)?) as u8);
         rest = after;
     }
-    String::from_utf8(bytes).ok().map(Cow::Owned)
+    Some(Cow::Owned(bytes))
 }
 
 /// Splits a request target that is a path into path and query.

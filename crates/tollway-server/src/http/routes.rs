@@ -11,7 +11,7 @@ use super::queues::{
 };
 use super::reply::Reply;
 use super::request::{Call, Request};
-use super::{compat, gate, ops, pages};
+use super::{compat, gate, ops, own_quotas, pages};
 use crate::auth::{Refused, Role};
 use crate::dashboard::{self, EVENTS, assets, changes, keys, policies, proxy};
 use crate::metrics::Front;
@@ -80,6 +80,16 @@ routes! { call:
     Top         "GET"  "/admin/top", ADMIN => ops::top(call);
     Rules       "GET"  "/admin/rules", ADMIN => ops::rules(call);
     Reload      "POST" "/admin/reload", ADMIN => ops::reload(call).await;
+
+    QuotaLog    "GET"  "/admin/quota-changes", ADMIN => own_quotas::changes(call);
+
+    OwnQuotas   "GET"  "/v1/policies/{policy}/keys", ADMIN => own_quotas::list(call);
+    OwnQuota    "GET"  "/v1/policies/{policy}/keys/{key}", ADMIN => own_quotas::get(call);
+    PutOwn      "PUT"  "/v1/policies/{policy}/keys/{key}", ADMIN => own_quotas::put(call).await;
+    DropOwn     "DELETE" "/v1/policies/{policy}/keys/{key}", ADMIN =>
+        own_quotas::remove(call).await;
+    Grant       "POST" "/v1/policies/{policy}/keys/{key}/grant", ADMIN =>
+        own_quotas::grant(call).await;
 
     Queues      "GET"  "/v1/queues", READ => list_queues(call).await;
     Queue       "GET"  "/v1/queues/{queue}", READ => on_queue(call, look::queue).await;
@@ -162,7 +172,7 @@ routes! { call:
     Changes     "GET"  "/dashboard/changes", ADMIN => changes::list(call);
     ResetKey    "POST" "/dashboard/reset", ADMIN => changes::reset(call).await;
     Ban         "POST" "/dashboard/ban", ADMIN => changes::ban(call);
-    Quota       "POST" "/dashboard/quota", ADMIN => changes::own_quota(call);
+    Quota       "POST" "/dashboard/quota", ADMIN => changes::own_quota(call).await;
     // Answered by a stream, in `fallback`, before it comes here.
     Events      "GET"  EVENTS, READ => Err(Trouble::NotFound);
 }

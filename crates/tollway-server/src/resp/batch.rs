@@ -14,6 +14,7 @@ use tollway_core::{Cost, Key, Policy};
 
 use super::encode::Encoder;
 use super::operations::{self, Arguments, encode_verdict, failure, verb_named};
+use super::own_quotas::QuotaCommand;
 use super::parse::{Bounds, Frame, ProtocolError, parse};
 use super::session::Session;
 use super::throttle::ThrottleCommand;
@@ -83,14 +84,15 @@ pub(super) async fn answer(
     let known = Bounds { frame_bytes_max: limits.frame_bytes_max, ..Bounds::default() };
     let stranger = known.for_a_stranger();
     let rules = worker.service.enforcer.rules_at_hand();
-    let mut batch = Batch { worker, rules: &rules, run: Vec::new(), answers: Vec::new() };
+    let (run, answers) = Default::default();
+    let mut batch = Batch { worker, rules: &rules, run, answers, is_over: false };
     let mut progress = Progress { used: 0, more: true, broken: None };
     let mut args = Vec::with_capacity(8);
     #[cfg(feature = "otlp")]
     let (span, mut commands) =
         (worker.service.traces().and_then(|traces| Some((traces, traces.begin(None)?))), 0);
     for _ in 0..limits.pipeline_max {
-        if session.is_closing() || out.len() >= WRITE_BYTES {
+        if session.is_closing() || batch.is_over || out.len() >= WRITE_BYTES {
             break;
         }
         let bounds = if session.is_known() { &known } else { &stranger };
@@ -124,6 +126,8 @@ struct Batch<'a> {
     rules: &'a Rules,
     run: Vec<PendingCheck<'a>>,
     answers: Vec<Decided>,
+    /// Whether the rules may have changed, so that what follows is answered by newer ones.
+    is_over: bool,
 }
 
 impl<'a> Batch<'a> {
@@ -159,6 +163,13 @@ impl<'a> Batch<'a> {
             return self.operate(verb, args, session, out).await;
         }
         self.flush(session, out).await;
+        if let Some(command) = QuotaCommand::named(name) {
+            self.is_over = true;
+            if let Err(text) = command.answer(&args[1..], session, self.worker, out).await {
+                self.refuse(&text, &mut Encoder::new(out, session.version()));
+            }
+            return;
+        }
         self.alone(name, args, session, out);
     }
 
@@ -260,7 +271,8 @@ impl<'a> Batch<'a> {
         };
         encoder.array(commands.len());
         let (worker, rules) = (self.worker, self.rules);
-        let mut batch = Batch { worker, rules, run: Vec::new(), answers: Vec::new() };
+        let (run, answers) = Default::default();
+        let mut batch = Batch { worker, rules, run, answers, is_over: false };
         for command in &commands {
             let args: Vec<&[u8]> = command.iter().map(|arg| &**arg).collect();
             batch.now(args[0], &args, session, out).await;

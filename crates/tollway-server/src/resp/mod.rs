@@ -13,6 +13,7 @@ mod batch;
 mod connection;
 pub(crate) mod encode;
 mod operations;
+mod own_quotas;
 pub(crate) mod parse;
 mod session;
 mod throttle;

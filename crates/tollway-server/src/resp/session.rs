@@ -94,6 +94,11 @@ impl Session {
         self.role >= Some(role)
     }
 
+    /// Where the client is.
+    pub(super) const fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
     /// Why the client may not do what needs `role`, if it may not.
     pub(super) fn refusal(&self, role: Role) -> Option<&'static str> {
         match self.role {
@@ -101,6 +106,14 @@ impl Session {
             Some(has) if has < role => Some(NOPERM),
             Some(_) => None,
         }
+    }
+
+    /// Why the client may not change what others are told, if it may not: what is open to everybody
+    /// on this machine changes nothing for good.
+    pub(super) fn refusal_to_change(&self) -> Option<&'static str> {
+        let open =
+            self.auth.is_open().then_some("NOPERM changes need a token: serve with TOLLWAY_TOKEN");
+        self.refusal(Role::Admin).or(open)
     }
 
     /// Whether commands are queued until `EXEC`.
@@ -283,7 +296,12 @@ fn greet(id: u64, encoder: &mut Encoder<'_>) {
 type CommandEntry<'a> = (Cow<'a, str>, i64, &'static str, [i64; 3]);
 
 /// The commands that are told to clients, beside the verbs.
-const TOLD: [(&str, i64, &str, [i64; 3]); 8] = [
+const TOLD: [(&str, i64, &str, [i64; 3]); 13] = [
+    ("toll.setquota", -4, "write", [2, 2, 1]),
+    ("toll.getquota", 3, "readonly", [2, 2, 1]),
+    ("toll.delquota", 3, "write", [2, 2, 1]),
+    ("toll.quotas", -2, "readonly", [0, 0, 0]),
+    ("toll.grant", -4, "write", [2, 2, 1]),
     ("cl.throttle", -5, "write", [1, 1, 1]),
     ("throttle", -5, "write", [1, 1, 1]),
     ("gcra", -5, "write", [1, 1, 1]),

@@ -18,6 +18,7 @@ use tollway_http::RoomGuard;
 
 use super::batch::unknown;
 use super::operations::{Arguments, verb_named};
+use super::own_quotas::QuotaCommand;
 use super::session::Session;
 use super::throttle::ThrottleCommand;
 use crate::auth::Role;
@@ -131,7 +132,9 @@ fn refusal(args: &[&[u8]], session: &Session, worker: &Worker, rules: &Rules) ->
     }
     // These change how the replies that follow are to be read.
     let changes_session = [&b"HELLO"[..], b"AUTH"];
-    if changes_session.iter().any(|command| name.eq_ignore_ascii_case(command)) {
+    // And these change what those that follow are decided by.
+    let changes_rules = QuotaCommand::named(name).is_some();
+    if changes_rules || changes_session.iter().any(|known| name.eq_ignore_ascii_case(known)) {
         return Some("ERR Command not allowed inside a transaction".to_owned());
     }
     let is_known = session.is_command(name)

@@ -8,7 +8,8 @@ use tollway_core::Key;
 
 use super::{OwnLimit, Rules, Source};
 use crate::config_line::ConfigLine;
-use crate::operator_changes::{Ban, OperatorChange};
+use crate::operator_changes::Ban;
+use crate::own_quotas::Own;
 use crate::pattern::{Listed, Pattern};
 use crate::top::hex;
 
@@ -20,7 +21,7 @@ pub(super) enum LimitedBy<'a> {
     /// An override of the policy.
     Override(&'a OwnLimit),
     /// An operator, while the service runs.
-    Operator,
+    Operator(&'a Own),
 }
 
 /// Who says how a key is treated.
@@ -29,7 +30,7 @@ pub(super) enum TreatedBy<'a> {
     /// Nobody in particular: the policy decides.
     Policy,
     /// An operator, while the service runs.
-    Operator(&'a OperatorChange),
+    Operator(Ban),
     /// A list of the policy.
     ListOfPolicy(Listed<'a>),
     /// A list for all policies.
@@ -57,7 +58,12 @@ impl LimitedBy<'_> {
         match self {
             Self::Policy(place) => said("policy", place, None),
             Self::Override(own) => said("override", Some(&own.place), Some(&own.pattern)),
-            Self::Operator => said("operator", None, None),
+            Self::Operator(own) => {
+                let pattern = own.whom.is_pattern().then(|| Pattern::of_bytes(&own.whom.key));
+                let mut json = said("operator", None, pattern.as_ref());
+                json["own"] = own.entry.json();
+                json
+            }
         }
     }
 }
@@ -66,9 +72,9 @@ impl TreatedBy<'_> {
     fn json(self) -> Value {
         match self {
             Self::Policy => said("policy", None, None),
-            Self::Operator(change) => {
+            Self::Operator(ban) => {
                 let mut json = said("operator", None, None);
-                if let Some(Ban::Until(end)) = change.ban() {
+                if let Ban::Until(end) = ban {
                     json["ends_at_ms"] = (end.as_nanos() / 1_000_000).into();
                 }
                 json

@@ -31,11 +31,6 @@ fn an_operators_word_holds_for_the_keys_of_descriptors_too() {
     let source = Source::descriptor(&limit, policy, whole_key);
     let rules = rules(RuleOptions::default(), Lists::default(), false);
     let mut changes = OperatorChanges::default();
-    let own = Policy::parse("login", "1/m").unwrap();
-    changes.own(whole_key, "login", Some(own)).unwrap();
-    let quota = rules.with_operator_changes(Arc::new(changes.clone()));
-    let ask = quota.ask(source, key, Cost::ONE);
-    assert_eq!((ask.charge.policy.algorithm().limit(), ask.charge.key), (1, key));
     changes.ban(whole_key, Ban::UntilLifted).unwrap();
     let banned = rules.with_operator_changes(Arc::new(changes));
     assert_eq!(banned.ask(source, key, Cost::ONE).treatment, Treatment::Ban);

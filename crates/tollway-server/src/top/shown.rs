@@ -89,3 +89,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+/// The bytes that pairs of hexadecimal digits spell.
+pub(crate) fn bytes_of_hex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+    let byte = |pair: &[u8]| match pair {
+        [high, low] => Some(digit(high)? << 4 | digit(low)?),
+        _ => None,
+    };
+    digits.as_bytes().chunks(2).map(byte).collect()
+}

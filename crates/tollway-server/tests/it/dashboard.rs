@@ -305,7 +305,9 @@ fn amendments_hold_at_once_and_outlive_a_reload() {
     assert_eq!((checked(&server, "api", "m"), checked(&server, "window", "m")), (429, 429));
     let listed = http.send("GET", "/dashboard/changes", &as_role("boss"), "").json();
     let banned = json!({"key_hex": "6d", "banned": true, "ends_at_ms": null, "quotas": []});
-    let own = json!([{"policy": "window", "quota": "1/1h"}]);
+    let said = json!({"until": null, "grant": null, "note": "", "by": "admin-2"});
+    let mut own = json!([{"policy": "window", "quota": "1/1h"}]);
+    own[0].as_object_mut().unwrap().extend(said.as_object().unwrap().clone());
     let own = json!({"key_hex": "76", "banned": false, "ends_at_ms": null, "quotas": own});
     assert_eq!(listed, json!({"total": 2, "changes": [banned, own]}));
     assert_eq!(http.send("GET", "/dashboard/changes", &as_role("reader"), "").status, 403);

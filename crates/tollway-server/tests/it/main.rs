@@ -24,6 +24,9 @@ mod proxies;
 /// Limits that follow a calendar.
 mod plans;
 
+/// Quotas of one's own for keys and patterns: what holds, who sees it, what stays.
+mod own_quotas;
+
 /// Requests in one go over HTTP/1.1, and how strictly they are read.
 mod pipelines;
 

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -6,7 +7,8 @@ use axum::routing::get as route;
 use http::{HeaderName, Method, Request, Response, StatusCode};
 use tollway_core::concurrency::Concurrency;
 use tollway_core::sliding_window::SlidingWindow;
-use tollway_core::{ChargeError, Policy, VirtualClock};
+use tollway_core::{ChargeError, PlanSource, Policy, VirtualClock};
+use tollway_memory::Plans;
 use tollway_tower::keys::{ClientAddress, Everyone, Header, Route, from_fn};
 use tollway_tower::{Builder, Dialect, Head, LayerErrorKind, Limit, RateLimitLayer, Reason};
 
@@ -448,4 +450,51 @@ fn an_unknown_policy_is_named_with_those_that_there_are() {
     assert_eq!(unknown.known().collect::<Vec<_>>(), ["search", "upload"]);
     assert_eq!(unknown.to_string(), "unknown policy \"x\"; expected one of search, upload");
     assert!(matches!(limiter.charge("search", ""), Err(ChargeError::Key(_))));
+}
+
+#[tokio::test]
+async fn a_key_may_have_a_plan_and_keeps_what_it_used_when_the_plan_changes() {
+    let clock = clock();
+    let is_pro = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&is_pro);
+    let pro = Arc::new(policy("api", "5/1m"));
+    let plans = Plans::new(move |key| {
+        (key == b"acme" && asked.load(Ordering::Relaxed)).then(|| Arc::clone(&pro))
+    });
+    let plans = Arc::new(plans.kept(Duration::from_secs(10), 100));
+    let limit = Limit::new("api", Header::new("x-account").expect("a name"));
+    let limit = limit.plans(Arc::clone(&plans) as _);
+    let layer = RateLimitLayer::builder(limiter([policy("api", "2/1m")], &clock));
+    let service = ok(layer.limit(limit));
+    let ask = |account: &'static str| {
+        Request::get("/").header("x-account", account).body(String::new()).expect("a request")
+    };
+    assert_eq!(statuses(&service, 3, || ask("acme")).await, [200, 200, 429]);
+    is_pro.store(true, Ordering::Relaxed);
+    plans.forget("acme");
+    let answer = call(&service, ask("acme")).await;
+    assert_eq!(header(&answer, "ratelimit-policy"), "\"api\";q=5;w=60");
+    assert!(header(&answer, "ratelimit").starts_with("\"api\";r=2"), "2 of 5 were used");
+    assert_eq!(statuses(&service, 3, || ask("acme")).await, [200, 200, 429]);
+    assert_eq!(statuses(&service, 3, || ask("small")).await, [200, 200, 429]);
+}
+
+#[tokio::test]
+async fn a_source_of_plans_that_panics_or_names_another_kind_leaves_the_policy_in_force() {
+    struct Panics;
+    impl PlanSource for Panics {
+        fn plan(&self, _: &[u8], _: tollway_core::Timestamp) -> Option<Arc<Policy>> {
+            panic!("a mistake")
+        }
+    }
+    let clock = clock();
+    let slots = Concurrency::new(9, Duration::from_secs(60)).expect("slots");
+    let slots = Arc::new(Policy::new("slots", slots).expect("a policy"));
+    let plans = Plans::new(move |_| Some(Arc::clone(&slots)));
+    for source in [Arc::new(Panics) as Arc<dyn PlanSource>, Arc::new(plans)] {
+        let layer = RateLimitLayer::builder(limiter([policy("api", "2/1m")], &clock));
+        let service = ok(layer.limit(Limit::new("api", Everyone).plans(source)));
+        let request = || from("192.0.2.1", "/");
+        assert_eq!(statuses(&service, 3, request).await, [200, 200, 429]);
+    }
 }
