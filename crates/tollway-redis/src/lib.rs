@@ -38,6 +38,7 @@ mod local_shares;
 mod node;
 mod open_reservations;
 mod packed_bytes;
+mod persistence;
 mod random_ids;
 mod remote;
 mod replay;
@@ -53,6 +54,7 @@ mod status;
 mod store;
 
 pub use connection::check_url;
+pub use persistence::Persistence;
 pub use remote::RemoteStore;
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;
