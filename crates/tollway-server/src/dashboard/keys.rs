@@ -173,7 +173,7 @@ const fn treatment(treatment: Treatment) -> &'static str {
 }
 
 /// The bytes that hexadecimal digits spell.
-pub(super) fn bytes_of(digits: &str) -> Result<Vec<u8>, Trouble> {
+pub(crate) fn bytes_of(digits: &str) -> Result<Vec<u8>, Trouble> {
     let wrong = || Trouble::bad("key_hex must be pairs of hexadecimal digits");
     let pairs = digits.as_bytes().chunks(2);
     let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
