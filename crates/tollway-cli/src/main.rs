@@ -22,6 +22,7 @@ mod simulate;
 mod snapshot;
 mod terminal_size;
 mod top;
+mod usage;
 mod validate;
 
 use std::io::Write;
@@ -52,6 +53,7 @@ enum Command {
     Serve(serve::Args),
     Simulate(simulate::Args),
     Top(top::Args),
+    Usage(usage::Args),
     Validate(validate::Args),
 }
 
@@ -80,6 +82,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Top(args) => top::run(args),
+        Command::Usage(args) => usage::run(args),
         Command::Validate(args) => validate::run(args),
     }
 }

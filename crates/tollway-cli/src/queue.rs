@@ -219,7 +219,7 @@ impl Client {
 }
 
 /// A name or text in a path or a query.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => {
             char::from(byte).to_string()

@@ -1,5 +1,6 @@
 //! `tollway serve`: the service, from flags, environment and files.
 
+mod durability;
 mod hints;
 mod zone_data;
 
@@ -7,13 +8,14 @@ use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
+use tollway_core::Timestamp;
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
 use tollway_redis::{PolicySettings, RedisStore, RemoteStore};
 use tollway_server::config::{Config, ConfigError, LogFormat, Overrides};
 use tollway_server::{
-    Backing, Bound, Front, Metrics, Origin, OwnQuotaKeeper, ProxyAdmin, QueuePlan, Queues, Server,
-    Service, Sighting, open_queue_store, until_told,
+    Backing, Bound, DurableStore, Front, Metrics, Origin, OwnQuotaKeeper, ProxyAdmin, QueuePlan,
+    Queues, Server, Service, Sighting, open_queue_store, until_told,
 };
 #[cfg(feature = "otlp")]
 use tollway_server::{Collector, Traces};
@@ -68,6 +70,10 @@ pub(crate) struct Args {
     /// Where to store queues: memory, redb:PATH, or the URL of a Redis or Valkey [default: memory]
     #[arg(long, value_name = "WHERE")]
     queue_store: Option<String>,
+
+    /// The file that keeps counts of durable policies; without it no policy may be durable
+    #[arg(long, value_name = "FILE")]
+    durable_file: Option<String>,
 
     /// Memory for states, such as 512MiB, or a number of bytes [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
@@ -132,6 +138,7 @@ impl Args {
             resp: self.resp.clone(),
             store: self.store.clone(),
             queue_store: self.queue_store.clone(),
+            durable_file: self.durable_file.clone(),
             token: None,
             read_token: None,
             memory_bytes: self.memory_bytes,
@@ -263,9 +270,14 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
             tollway_redis::Settings { start_without, key_tags, policies, ..Default::default() };
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         zone_data::watch(&store);
+        durability::look(&store, &config.rules).await;
         return Ok((Backing::Shared(Arc::new(store)), "redis"));
     }
-    Ok((Backing::Memory(Arc::new(memory(config, args)?)), "memory"))
+    let memory = Arc::new(memory(config, args)?);
+    let Some(file) = &config.durable_file else { return Ok((Backing::Memory(memory), "memory")) };
+    let opened = DurableStore::open(file, memory, config.memory_bytes);
+    let durable = opened.map_err(|wrong| anyhow!("durable_file {}: {wrong}", file.display()))?;
+    Ok((Backing::Durable(Arc::new(durable)), "memory"))
 }
 
 /// Where quotas of single keys are kept: where the states are.
@@ -310,6 +322,10 @@ fn memory(config: &Config, args: &Args) -> Result<MemoryStore> {
 fn clock(backing: &Backing) -> SystemClock {
     match backing {
         Backing::Memory(memory) => snapshot::clock(memory),
+        Backing::Durable(durable) => {
+            let written_at = durable.memory().written_at().unwrap_or(Timestamp::MIN);
+            SystemClock::not_before(written_at.max(durable.last()))
+        }
         Backing::Shared(_) => SystemClock::new(),
     }
 }

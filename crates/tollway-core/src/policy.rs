@@ -29,6 +29,7 @@ pub struct Policy {
     reservations: ReservationTerms,
     parts: Option<NonZeroU16>,
     on_change: OnChange,
+    durable_for: Option<Duration>,
     shares: Option<Arc<Shares>>,
     id: u64,
     name_id: u64,
@@ -129,6 +130,7 @@ impl Policy {
             reservations: ReservationTerms::default(),
             parts: None,
             on_change: OnChange::default(),
+            durable_for: None,
             shares: None,
             id: 0,
             name_id: 0,
@@ -216,6 +218,24 @@ impl Policy {
         let on_change = if self.shares.is_some() { OnChange::Reset } else { on_change };
         let family_id = if on_change == OnChange::Reset { self.id } else { self.name_id };
         Self { on_change, family_id, ..self }
+    }
+
+    /// The same policy, durable at stores that can: what was acknowledged is not lost when the
+    /// process is killed or the power goes. What keys used in windows that are over is kept for
+    /// `keep`.
+    #[must_use]
+    pub fn durable(self, keep: Duration) -> Self {
+        Self { durable_for: Some(keep), ..self }
+    }
+
+    /// Whether what was acknowledged must not be lost.
+    pub const fn is_durable(&self) -> bool {
+        self.durable_for.is_some()
+    }
+
+    /// How long usage of windows that are over is kept, if the policy is durable.
+    pub const fn durable_for(&self) -> Option<Duration> {
+        self.durable_for
     }
 
     /// The name.

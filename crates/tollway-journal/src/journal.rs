@@ -6,8 +6,8 @@
 //!   after a crash   records, in order ──> rows in memory ──> their tables
 //! ```
 //!
-//! A row that comes and goes between two foldings never comes near a table: a commit writes one leaf
-//! of one tree however many rows it holds, where each row would touch a tree of its own.
+//! A row that comes and goes between two foldings never comes near a table: a commit writes one
+//! leaf of one tree however many rows it holds, where each row would touch a tree of its own.
 //!
 //! **Invariants.** A record and a folding are each one commit of the database, so a crash leaves
 //! all of it or nothing. The tables and then the journal, in order, are the truth; the rows in
@@ -113,7 +113,7 @@ impl<L: Layout> Journal<L> {
         self.named.get(&(table, part, name.into())).map(|fresh| fresh.row.as_deref())
     }
 
-    /// The rows of a part after `after` that have names, in order; those without bytes were removed.
+    /// The rows of a part after `after` that have names, in order; those without bytes are gone.
     pub fn named_after(
         &self,
         (table, part, after): (L::Named, u32, &str),

@@ -46,8 +46,8 @@ pub trait NamedTable: Table {
     }
 }
 
-/// How often a row of a table is written. A row that came and went between two foldings, and that no
-/// table can hold, is forgotten without a trace.
+/// How often a row of a table is written. A row that came and went between two foldings, and that
+/// no table can hold, is forgotten without a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written<T> {
     /// Once, and never again: a row that the journal does not hold is new.

@@ -6,12 +6,12 @@
 //!   start:  tables + records of the journal, in order
 //! ```
 //!
-//! Who uses it says in a [`Layout`] which tables there are, and decides what rows hold: `bytes_codec`
-//! writes and reads them.
+//! Who uses it says in a `Layout` which tables there are, and decides what rows hold:
+//! [`bytes_codec`] writes and reads them.
 //!
-//! **Invariants.** A commit is there as a whole or not at all, whenever the process dies or the power
-//! goes: redb counts a commit when the page that names it is whole, by a checksum, and the pages under
-//! it were synced before. What is acknowledged was synced.
+//! **Invariants.** A commit is there as a whole or not at all, whenever the process dies or the
+//! power goes: redb counts a commit when all of its pages are whole, by their checksums. What is
+//! acknowledged was synced.
 
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Without it a full disk would stop everything: the journal cannot be folded, so the file cannot
-//! be opened after the commit that failed, and of a queue the work that is done cannot be settled and
+//! be opened after the commit that failed, and work of a queue that is done cannot be settled and
 //! is done again.
 //!
 //! Bytes without a pattern are written, not a length set: a file system that stores holes, or

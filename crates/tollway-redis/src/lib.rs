@@ -38,6 +38,7 @@ mod local_shares;
 mod node;
 mod open_reservations;
 mod packed_bytes;
+mod persistence;
 mod random_ids;
 mod remote;
 mod replay;
@@ -54,6 +55,7 @@ mod store;
 mod versioned_hash;
 
 pub use connection::check_url;
+pub use persistence::Persistence;
 pub use remote::RemoteStore;
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;

@@ -21,6 +21,7 @@ use crate::layout;
 use crate::lease::Leases;
 use crate::local_shares::LocalShares;
 use crate::open_reservations::OpenReservations;
+use crate::persistence::{Persistence, persistence};
 use crate::random_ids::RandomIds;
 use crate::request::{KeyCharge, Op, Request};
 use crate::router::Router;
@@ -93,6 +94,16 @@ impl RedisStore {
     pub fn status(&self) -> Status {
         let windows_by_other_rules = self.inner.encoded_policies.windows_by_other_rules();
         Status { windows_by_other_rules, ..Status::of(&self.inner.router) }
+    }
+
+    /// What the weakest of its servers keeps when its power goes, of those that say so.
+    pub async fn persistence(&self) -> Option<Persistence> {
+        let mut weakest = None;
+        for node in self.inner.router.nodes() {
+            let kept = persistence(&node.client).await;
+            weakest = weakest.into_iter().chain(kept).min();
+        }
+        weakest
     }
 
     async fn start(url: &str, settings: Settings, obeys_caller: bool) -> Result<Self, StoreError> {

@@ -22,6 +22,7 @@ use tollway_core::{
     Answer, Charge, Cost, Decision, ErrorKind, Grant, Key, Policy, ReservationId, Reserved, Retry,
     Settlement, Snapshot, StoreError, Timestamp, Verdict,
 };
+use tollway_memory::MemoryStore;
 
 use crate::counting::Counting;
 use crate::enforcer::Enforcer;
@@ -55,7 +56,7 @@ impl<'a> Decider<'a> {
     pub(crate) async fn check_each(&self, asks: &[Ask<'_>], answers: &mut Vec<Decided>) {
         let started = Instant::now();
         answers.clear();
-        match self.enforcer.memory() {
+        match self.at_hand(asks) {
             // A batch does not say which owner of a tree denied.
             Some(memory) if asks.iter().any(|ask| ask.charge.policy.shares().is_some()) => {
                 let decide = |ask: &Ask<'_>| match ask.is_asked() {
@@ -90,7 +91,7 @@ impl<'a> Decider<'a> {
 
     /// Answers one ask, as [`Self::check_each`] does.
     pub(crate) async fn check_one(&self, ask: &Ask<'_>) -> Decided {
-        let Some(memory) = self.enforcer.memory() else {
+        let Some(memory) = self.at_hand(std::slice::from_ref(ask)) else {
             let mut answers = Vec::with_capacity(1);
             self.check_each(std::slice::from_ref(ask), &mut answers).await;
             return answers.pop().unwrap_or_else(|| Err(no_answer()));
@@ -260,6 +261,14 @@ impl<'a> Decider<'a> {
     /// If the store fails.
     pub(crate) async fn cancel(&self, id: ReservationId) -> Result<Settlement, StoreError> {
         self.noting_failure(self.enforcer.store().cancel(id, self.now)).await
+    }
+
+    /// The store in this process, if it answers these at once: durable counts take a while.
+    fn at_hand(&self, asks: &[Ask<'_>]) -> Option<&'a MemoryStore> {
+        let is_durable = |ask: &Ask<'_>| ask.charge.policy.is_durable();
+        let memory = self.enforcer.memory()?;
+        let waits = self.enforcer.durable().is_some() && asks.iter().any(is_durable);
+        (!waits).then_some(memory)
     }
 
     /// Whether the store answered all of them.

@@ -19,6 +19,7 @@ use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
 use crate::decide::Decider;
+use crate::durable::DurableStore;
 use crate::metrics::{Exposition, Metrics, Tally};
 use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
@@ -32,6 +33,8 @@ use crate::top::{Ranking, Record, Seen, Tops, rankings};
 pub enum Backing {
     /// In this process.
     Memory(Arc<MemoryStore>),
+    /// In this process; those of durable policies in a file, too.
+    Durable(Arc<DurableStore>),
     /// Elsewhere, shared with other processes.
     Shared(Arc<dyn Store>),
 }
@@ -44,6 +47,7 @@ pub(crate) struct Enforcer {
     changing: Mutex<()>,
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
+    durable: Option<Arc<DurableStore>>,
     store_name: &'static str,
     outages: OutageLog,
     clock: Arc<dyn Clock>,
@@ -54,9 +58,17 @@ pub(crate) struct Enforcer {
 
 /// Before the rules are in force: whoever is still asked under those before must not be taken for
 /// the newer ones.
-fn renew(memory: Option<&MemoryStore>, rules: &Rules, now: Timestamp) {
+fn renew(
+    memory: Option<&MemoryStore>,
+    durable: Option<&DurableStore>,
+    rules: &Rules,
+    now: Timestamp,
+) {
     if let Some(memory) = memory {
         memory.renew(rules.policies(), now);
+    }
+    if let Some(durable) = durable {
+        durable.renew(rules.policies());
     }
 }
 
@@ -68,12 +80,16 @@ impl Enforcer {
         backing: Backing,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (store, memory): (Arc<dyn Store>, _) = match backing {
-            Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory)),
-            Backing::Shared(store) => (store, None),
+        let (store, memory, durable): (Arc<dyn Store>, _, _) = match backing {
+            Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory), None),
+            Backing::Durable(durable) => {
+                let memory = Arc::clone(durable.memory());
+                (Arc::clone(&durable) as _, Some(memory), Some(durable))
+            }
+            Backing::Shared(store) => (store, None, None),
         };
         metrics.reloaded(clock.now());
-        renew(memory.as_deref(), &rules, clock.now());
+        renew(memory.as_deref(), durable.as_deref(), &rules, clock.now());
         Self {
             rules: ArcSwap::from_pointee(rules),
             changing: Mutex::default(),
@@ -81,6 +97,7 @@ impl Enforcer {
             store_name: if memory.is_some() { "memory" } else { "shared" },
             outages: OutageLog::new(OF_POLICIES),
             memory,
+            durable,
             adhoc_tally: metrics.tally("", AdHoc::NAME),
             metrics,
             clock,
@@ -121,7 +138,7 @@ impl Enforcer {
     }
 
     fn put_in_force(&self, rules: Rules) {
-        renew(self.memory.as_deref(), &rules, self.clock.now());
+        renew(self.memory.as_deref(), self.durable.as_deref(), &rules, self.clock.now());
         self.rules.store(Arc::new(rules));
     }
 
@@ -182,6 +199,11 @@ impl Enforcer {
         self.memory.as_deref()
     }
 
+    /// The counts that are kept in a file, if there are any.
+    pub(crate) fn durable(&self) -> Option<&DurableStore> {
+        self.durable.as_deref()
+    }
+
     /// The clock.
     pub(crate) fn clock(&self) -> &dyn Clock {
         &*self.clock
@@ -214,7 +236,7 @@ impl Enforcer {
 
     /// Looks whether an outage has begun without a call, goes on, or is over.
     pub(crate) fn look_for_outage(&self) {
-        if self.memory.is_none() {
+        if self.memory.is_none() || self.durable.is_some() {
             self.outages.look(self.store_name, self.store.outage().as_ref(), self.clock.now());
         }
     }

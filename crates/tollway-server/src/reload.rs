@@ -50,7 +50,7 @@ pub fn reload(service: &Service) -> Result<(), String> {
         service.refuse_reload(wrong.to_owned());
         return Err(wrong.to_owned());
     }
-    match loaded {
+    match loaded.map_err(|wrong| wrong.brief()).and_then(|config| kept_as_told(service, config)) {
         Ok(config) => {
             let policies = config.rules.rules().len();
             note(&config.notes);
@@ -65,7 +65,6 @@ pub fn reload(service: &Service) -> Result<(), String> {
             Ok(())
         }
         Err(wrong) => {
-            let wrong = wrong.brief();
             error!(%wrong, "reload refused, the old rules stay in force");
             let in_force = service.certificates().map(|certificates| certificates.files());
             replace_certificates(service, in_force.as_ref());
@@ -73,6 +72,15 @@ pub fn reload(service: &Service) -> Result<(), String> {
             Err(wrong)
         }
     }
+}
+
+/// The configuration, if this process can keep what it says is durable: never silently less.
+fn kept_as_told(service: &Service, config: Config) -> Result<Config, String> {
+    let is_here = service.enforcer.memory().is_some() && service.enforcer.durable().is_none();
+    let durable = config.rules.durable().next().filter(|_| is_here).map(|name| {
+        format!("policy {name:?} is durable, and this process began without a durable_file")
+    });
+    durable.map_or(Ok(config), |wrong| Err(format!("{wrong}: restart it")))
 }
 
 /// Reads the certificates in force again; those that are wrong are remembered, and change nothing

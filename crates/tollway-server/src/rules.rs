@@ -233,6 +233,12 @@ impl Rules {
         splits.filter_map(|(name, split)| Some((name, split?)))
     }
 
+    /// The names of the policies that are durable.
+    pub fn durable(&self) -> impl Iterator<Item = &str> {
+        let policies = self.rules.iter().map(|rule| &rule.policy);
+        policies.filter(|policy| policy.is_durable()).map(Policy::name)
+    }
+
     /// The rule for the policy of this name.
     pub(crate) fn rule(&self, name: &str) -> Option<&Rule> {
         self.by_name.get(name).map(|&index| &self.rules[index])

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod disk;
 pub mod oracle;
 pub mod servers;
 pub mod zones;

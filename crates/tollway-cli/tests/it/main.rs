@@ -9,6 +9,8 @@ mod check;
 mod command_line;
 // Which configuration is used when none is named.
 mod config_files;
+// Durable counts: kill -9, full disks, usage for bills.
+mod durable;
 // The demos over real HTTP with real processes.
 mod demo;
 // Every command that a starting process prints is run as it stands there.

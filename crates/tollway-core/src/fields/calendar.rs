@@ -38,7 +38,7 @@ pub fn print_rfc3339(epoch: Duration) -> String {
 }
 
 /// Prints RFC 3339 to the nanosecond, without zeros at the end: `1994-11-06T08:49:37.25Z`.
-pub(crate) fn print_exactly(epoch: Duration) -> String {
+pub fn print_exactly(epoch: Duration) -> String {
     let whole = date_and_time(epoch.as_secs());
     match epoch.subsec_nanos() {
         0 => whole + "Z",
@@ -103,7 +103,7 @@ pub(super) fn http_date(text: &str, now: Duration) -> Option<Duration> {
 }
 
 /// Reads an RFC 3339 timestamp: `2026-11-15T12:30:00.250Z`, `2026-11-15T12:30+01:00`.
-pub(super) fn rfc3339(text: &str) -> Option<Duration> {
+pub fn rfc3339(text: &str) -> Option<Duration> {
     let (date, rest) = text.split_once(['T', 't', ' '])?;
     let zone_at = rest.find(['Z', 'z', '+', '-'])?;
     let (time, zone) = rest.split_at(zone_at);

@@ -15,6 +15,7 @@
 mod commit;
 mod load;
 mod rows;
+mod tables;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +33,8 @@ use crate::error::{Error, ErrorKind};
 use crate::schedule::Schedule;
 use crate::{Call, Command, EndWatch, Health, Reply};
 use commit::FileRows;
-use rows::{QueueFile, failed};
+use rows::failed;
+use tables::QueueFile;
 
 const WORDS: SpaceWords = SpaceWords { file: "queue file", additions: "new jobs" };
 

@@ -3,7 +3,6 @@
 //! The promise: what was acknowledged is there, what was settled does not run again, and what was
 //! leased does not run before its lease is over.
 
-mod disk;
 mod process;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +17,7 @@ use tollway_queue::{
 };
 
 use crate::world::{AtMoment as _, START, after, get, group, job, now_or_soon, queue};
-pub(crate) use disk::{Disk, Fault};
+pub(crate) use tollway_testkit::disk::{Disk, Fault};
 
 /// A path for one test, removed with it.
 pub(crate) struct Scratch(pub(crate) PathBuf);

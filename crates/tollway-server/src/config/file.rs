@@ -12,8 +12,9 @@ use super::error::{ConfigError, Finding, Mistakes};
 use super::layers::Overrides;
 use super::listen::{Listen, ListenFields, host_names, outside, place_to_listen};
 use super::names::Names;
+use super::policies::ByStore;
 use super::reader::{ConfigValue, Source, Table};
-use super::stores::{check_queue_file, check_queue_store, check_store, place_of};
+use super::stores::{check_file, check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
 use super::{descriptors, policies, queues};
 use crate::auth::Role;
@@ -33,6 +34,8 @@ pub struct Config {
     pub store: Option<String>,
     /// Memory for states in this process, in bytes.
     pub memory_bytes: usize,
+    /// The file of durable counts, if states are in this process.
+    pub durable_file: Option<PathBuf>,
     /// What happens to a new key when that memory is full of keys with nothing left.
     pub when_full: WhenFull,
     /// Threads that serve; one for every two processors if 0.
@@ -117,8 +120,7 @@ struct Draft {
     settings: Settings,
     queues: QueuePlan,
     notes: Vec<ConfigError>,
-    /// Where keys are split, as notes for stores that cannot.
-    splits: Vec<ConfigError>,
+    by_store: ByStore,
     policy_names: Names,
     domain_names: Names,
     queue_names: Names,
@@ -224,7 +226,7 @@ impl Draft {
             return;
         }
         for place in table.each("policies") {
-            let Some(rule) = policies::rule(&place, metrics, &mut self.splits) else { continue };
+            let Some(rule) = policies::rule(&place, metrics, &mut self.by_store) else { continue };
             if !self.policy_names.add(rule.policy().name()) {
                 place.note(format!("a policy named {:?} is defined above", rule.policy().name()));
             }
@@ -292,6 +294,13 @@ impl Draft {
             place.all(ConfigValue::parsed)
         });
         table.set("forwarded_by", &mut self.settings.forwarded_by, ConfigValue::parsed);
+        table.set("durable_file", &mut self.overrides.durable_file, |place| {
+            let path = place.text()?;
+            if place.looks_at_files() {
+                check_file(Path::new(&path)).map_err(|problem| place.wrong(problem))?;
+            }
+            Ok(Some(path))
+        });
         table.set("queue_store", &mut self.overrides.queue_store, |place| {
             let text = place_of(check_queue_store)(place)?;
             if let (Some(text), true) = (&text, place.looks_at_files()) {
@@ -406,7 +415,18 @@ impl Draft {
         }
         let splits_keys = over.store.as_ref().is_some_and(|store| store.starts_with("redis"));
         if !splits_keys {
-            self.notes.append(&mut self.splits);
+            self.notes.append(&mut self.by_store.splits);
+        }
+        let is_in_process = over.store.as_ref().is_none_or(|store| store == "memory");
+        match &over.durable_file {
+            None if is_in_process => self.by_store.durable.into_iter().for_each(|wrong| {
+                finding.note(wrong);
+            }),
+            Some(_) if !is_in_process => self.notes.push(outside(
+                "durable_file",
+                "has no effect: states are on a store of their own, which keeps them".to_owned(),
+            )),
+            _ => {}
         }
         let when_full = finding.tell(when_full(over.when_full.as_deref()));
         let log = finding.tell(log_format(over.log_format.as_deref()));
@@ -415,6 +435,7 @@ impl Draft {
         Some(Config {
             store: over.store.filter(|store| store != "memory"),
             memory_bytes,
+            durable_file: over.durable_file.filter(|_| is_in_process).map(PathBuf::from),
             when_full: when_full?,
             workers: over.workers.unwrap_or(0),
             tls: self.tls,

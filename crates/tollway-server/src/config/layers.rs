@@ -50,6 +50,8 @@ overrides! {
     store: String = "TOLLWAY_STORE" parsed "text";
     /// Where queues live: `memory`, `redb:PATH` or a URL.
     queue_store: String = "TOLLWAY_QUEUE_STORE" parsed "text";
+    /// The file of durable counts.
+    durable_file: String = "TOLLWAY_DURABLE_FILE" parsed "text";
     /// A token with the role `admin`.
     token: String = "TOLLWAY_TOKEN" parsed "text";
     /// A token with the role `read`.

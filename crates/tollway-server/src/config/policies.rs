@@ -9,6 +9,8 @@
 //! on_store_error = "allow"      # deny, local, unavailable
 //! overrides = [{ key = "vip-*", quota = "1000/1m" }]
 //! split = 4                     # each key in four parts, on a shared store
+//! durable = true                # what was acknowledged survives kill -9 and power loss
+//! keep = "400d"                 # how long usage of windows that are over is kept
 //! ```
 //!
 //! An override takes the algorithm of its policy, and every parameter that it does not give itself.
@@ -32,13 +34,20 @@ use crate::metrics::Metrics;
 use crate::pattern::{KeyList, Pattern};
 use crate::rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Spacing};
 
+/// What is right or wrong only by the store, which is known when all is read.
+#[derive(Default)]
+pub(super) struct ByStore {
+    /// Where keys are split, which has an effect on some stores alone.
+    pub(super) splits: Vec<ConfigError>,
+    /// Where policies are durable, which needs a file if states are in this process.
+    pub(super) durable: Vec<ConfigError>,
+}
+
 /// Reads one policy; `None` if something is wrong with it, which is noted.
-///
-/// `splits` takes where keys are split, which has an effect on some stores alone.
 pub(super) fn rule(
     place: &ConfigValue<'_>,
     metrics: &Metrics,
-    splits: &mut Vec<ConfigError>,
+    by_store: &mut ByStore,
 ) -> Option<Rule> {
     let table = place.tell(place.table())?;
     let name = table.tell(table.need("name").and_then(|place| Ok((place.text()?, place))));
@@ -50,17 +59,20 @@ pub(super) fn rule(
     let (on_store_error, unavailable_on_store_error) = on_store_error(&table);
     let terms = reservation_terms(&table);
     let on_change = on_change(&table);
-    let finish = |policy: Policy| {
-        policy.on_store_error(on_store_error).reservations(terms).on_change(on_change)
-    };
     let shadow = table.flag("shadow");
     let shadow_at = table.get("shadow").map(|place| place.place()).unwrap_or_default();
     let overrides = overrides(&table, limit.as_ref());
     let lists = lists(&table);
     let gate_key = gate_key(&table);
-    let limits = limit.iter().chain(overrides.iter().map(|(_, _, limit)| limit));
-    let split = split(&table, limits, splits);
+    let limits = || limit.iter().chain(overrides.iter().map(|(_, _, limit)| limit));
+    let split = split(&table, limits(), &mut by_store.splits);
+    let keep = durable(&table, limits(), &mut by_store.durable);
     table.finish();
+    let finish = |policy: Policy| {
+        let policy = policy.on_store_error(on_store_error).reservations(terms);
+        let policy = policy.on_change(on_change);
+        keep.map_or_else(|| policy.clone(), |keep| policy.clone().durable(keep))
+    };
     let (name, name_place) = name?;
     let policies = |limit: &GivenLimit| {
         let told = |made: Result<Policy, PolicyError>| {
@@ -407,6 +419,50 @@ fn split<'l>(
         }
     });
     split
+}
+
+/// How long usage is kept if a policy does not say, and the longest.
+const KEEP_DEFAULT: Duration = Duration::from_secs(400 * 86_400);
+const KEEP_MAX: Duration = Duration::from_secs(3_660 * 86_400);
+
+/// How long usage is kept, if counts are durable. Every limit must be one that a file can hold.
+fn durable<'l>(
+    table: &Table<'_>,
+    mut limits: impl Iterator<Item = &'l GivenLimit>,
+    durables: &mut Vec<ConfigError>,
+) -> Option<Duration> {
+    let (is_durable, mut keep) = (table.flag("durable"), KEEP_DEFAULT);
+    table.set("keep", &mut keep, |place| {
+        let keep = place.duration()?;
+        if !is_durable {
+            return Err(place.wrong("only a policy with durable = true keeps usage"));
+        }
+        let wrong = || place.wrong("expected more than nothing and at most 3660d");
+        (keep > Duration::ZERO && keep <= KEEP_MAX).then_some(keep).ok_or_else(wrong)
+    });
+    if !is_durable {
+        return None;
+    }
+    let holds = |algorithm: &Algorithm| {
+        matches!(
+            algorithm,
+            Algorithm::Gcra(_)
+                | Algorithm::LeakyBucket(_)
+                | Algorithm::FixedWindow(_)
+                | Algorithm::CalendarWindow(_)
+        )
+    };
+    if let Some(limit) = limits.find(|limit| !holds(&limit.algorithm)) {
+        let found = limit.algorithm.label();
+        let right = "expected gcra, leaky-bucket, fixed-window or calendar-window";
+        table.refuse("durable", format!("found algorithm {found}, which is not durable; {right}"));
+        return None;
+    }
+    let place = table.get("durable");
+    durables.extend(place.map(|place| {
+        place.wrong("needs a file: durable_file = \"PATH\", --durable-file or TOLLWAY_DURABLE_FILE")
+    }));
+    Some(keep)
 }
 
 /// Reads `unlimited` and `banned`.

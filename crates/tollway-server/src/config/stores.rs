@@ -37,7 +37,11 @@ pub(super) fn check_queue_store(text: &str) -> Result<(), String> {
 /// Whether the file of queues can be written where a place says; what is wrong if it cannot. Places
 /// that are no files are not looked at.
 pub(super) fn check_queue_file(text: &str) -> Result<(), String> {
-    let Some(path) = text.strip_prefix("redb:").map(Path::new) else { return Ok(()) };
+    text.strip_prefix("redb:").map_or(Ok(()), |path| check_file(Path::new(path)))
+}
+
+/// Whether a file can be written, or made.
+pub(super) fn check_file(path: &Path) -> Result<(), String> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),

@@ -143,7 +143,7 @@ fn every_error_names_file_line_and_field_and_what_would_be_right() {
             "policies:\n  - name: api\n    quota: 1/s\n    burst: 5\n",
             "a.yaml:4: policies[0].burst: unknown field; known are: name, algorithm, quota, \
              allow_at_most, shares, on_store_error, reservation_ttl, on_expiry, on_change, shadow, \
-             overrides, unlimited, banned, gate_key, split",
+             overrides, unlimited, banned, gate_key, split, durable, keep",
         ),
         (
             "a.toml",

@@ -173,7 +173,7 @@ const fn treatment(treatment: Treatment) -> &'static str {
 }
 
 /// The bytes that hexadecimal digits spell.
-pub(super) fn bytes_of(digits: &str) -> Result<Vec<u8>, Trouble> {
+pub(crate) fn bytes_of(digits: &str) -> Result<Vec<u8>, Trouble> {
     let wrong = || Trouble::bad("key_hex must be pairs of hexadecimal digits");
     bytes_of_hex(digits).ok_or_else(wrong)
 }

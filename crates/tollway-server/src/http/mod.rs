@@ -24,6 +24,7 @@ mod queues;
 mod reply;
 mod request;
 mod routes;
+mod usage;
 mod verdict;
 
 pub(crate) use connection::serve;

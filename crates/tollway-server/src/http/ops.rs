@@ -137,6 +137,15 @@ fn exposition(service: &Service) -> String {
     if let Some(memory) = service.enforcer.memory() {
         pressure::write(memory, service, &mut text);
     }
+    if let Some(durable) = service.enforcer.durable() {
+        let health = durable.health();
+        let help = "Keys of durable policies.";
+        text.gauge("tollway_durable_keys", help, health.keys as f64);
+        let help = "Whether the disk of durable counts is full, so that their charges are refused.";
+        text.gauge("tollway_durable_full", help, f64::from(u8::from(health.is_full)));
+        let help = "Commits of the file of durable counts that failed.";
+        text.counter("tollway_durable_commit_failures_total", help, health.failed_commits);
+    }
     if let Some(queues) = used_queues(service) {
         let health = queues.health();
         let help = "Whether the store of the queues answers.";

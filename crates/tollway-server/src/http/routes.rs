@@ -11,7 +11,7 @@ use super::queues::{
 };
 use super::reply::Reply;
 use super::request::{Call, Request};
-use super::{compat, gate, ops, own_quotas, pages};
+use super::{compat, gate, ops, own_quotas, pages, usage};
 use crate::auth::{Refused, Role};
 use crate::dashboard::{self, EVENTS, assets, changes, keys, policies, proxy};
 use crate::metrics::Front;
@@ -69,6 +69,8 @@ routes! { call:
     Reserve     "POST" "/v1/reserve", CHECK => operate(call, Verb::Reserve).await;
     Commit      "POST" "/v1/commit", CHECK => operate(call, Verb::Commit).await;
     Cancel      "POST" "/v1/cancel", CHECK => operate(call, Verb::Cancel).await;
+    // Usage is by key: a list of it is one of keys.
+    Usage       "GET"  "/v1/usage/{policy}", CHECK => usage::usage(call).await;
     Envoy       "POST" "/json", CHECK => compat::json(call).await;
 
     Health      "GET"  "/healthz", None => ops::health(call);

@@ -96,6 +96,10 @@ fn has_none(algorithm: &Algorithm) -> String {
 fn remade(policy: &Policy, algorithm: Algorithm) -> Result<Policy, String> {
     let own = Policy::new(policy.name(), algorithm).map_err(|error| error.to_string())?;
     let own = own.on_store_error(policy.store_error()).on_change(policy.change_rule());
+    let own = match policy.durable_for() {
+        Some(keep) => own.durable(keep),
+        None => own,
+    };
     Ok(own.reservations(policy.reservation_terms()))
 }
 

@@ -8,10 +8,10 @@ use tollway_journal::bytes_codec::{ByteReader, ByteWriter};
 use tollway_journal::{Journal, Tables};
 
 use super::rows::{
-    FORMAT, Named, Numbered, QueueFile, RowKey, damaged, read_job, read_result, write_done,
-    write_gate, write_gates, write_job, write_move, write_record, write_recurring, write_settings,
-    write_totals,
+    FORMAT, damaged, read_job, read_result, write_done, write_gate, write_gates, write_job,
+    write_move, write_record, write_recurring, write_settings, write_totals,
 };
+use super::tables::{Named, Numbered, QueueFile, RowKey};
 use crate::embedded::row_store::RowStore;
 use crate::error::Error;
 use crate::schedule::{Change, QueueChange, Schedule};

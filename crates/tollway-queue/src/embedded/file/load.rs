@@ -6,9 +6,10 @@ use tollway_journal::{NamedTable as _, NumberedTable as _};
 
 use super::commit::{SECRET, TOTALS};
 use super::rows::{
-    Named, Numbered, check_format, damaged, failed, read_done, read_gate, read_gates, read_job,
-    read_limits, read_move, read_record, read_recurring, read_settings, read_totals,
+    check_format, damaged, failed, read_done, read_gate, read_gates, read_job, read_limits,
+    read_move, read_record, read_recurring, read_settings, read_totals,
 };
+use super::tables::{Named, Numbered};
 use crate::error::Error;
 use crate::schedule::{EndedJob, Entry, Gate, Gates, Queue, Running, Schedule};
 use crate::{Group, MissedDeadline, QueueName};

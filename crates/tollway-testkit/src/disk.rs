@@ -4,13 +4,13 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
-use tollway_queue::Reserve;
-
-use crate::world::Random;
+use tollway_core::dice::Dice;
+use tollway_journal::Reserve;
 
 /// How a disk fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
+    /// It does not.
     None,
     /// The process dies at this write: all before it are in the page cache and survive.
     Kill(u64),
@@ -37,10 +37,11 @@ struct State {
 
 /// A disk, shared by the storages that are made on it.
 #[derive(Clone, Debug)]
-pub(crate) struct Disk(Arc<Mutex<State>>);
+pub struct Disk(Arc<Mutex<State>>);
 
 impl Disk {
-    pub(crate) fn new() -> Self {
+    /// An empty one.
+    pub fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             fault: Fault::None,
             written: 0,
@@ -53,26 +54,27 @@ impl Disk {
     }
 
     /// Space on it that is set aside.
-    pub(crate) fn reserve(&self, bytes: u64) -> SetAside {
+    pub fn reserve(&self, bytes: u64) -> SetAside {
         SetAside { disk: self.clone(), bytes }
     }
 
-    pub(crate) fn set(&self, fault: Fault) {
+    /// Lets it fail so from now on.
+    pub fn set(&self, fault: Fault) {
         let mut state = self.state();
         (state.fault, state.written) = (fault, 0);
     }
 
     /// Brings the disk back as the crash left it; `seed` decides what was lost with the power.
-    pub(crate) fn reboot(&self, seed: u64) {
+    pub fn reboot(&self, seed: u64) {
         let mut state = self.state();
         if matches!(state.fault, Fault::PowerLoss(_)) {
-            let mut random = Random::new(seed);
+            let mut dice = Dice::new(seed);
             let mut platter = std::mem::take(&mut state.synced);
             platter.resize(platter.len().max(state.cached.len()), 0);
             for (offset, data) in std::mem::take(&mut state.unsynced) {
                 // A write may be lost, done, or done in part, in pieces of a sector.
                 for (index, sector) in data.chunks(512).enumerate() {
-                    if random.below(3) > 0 {
+                    if !dice.next_u64().is_multiple_of(3) {
                         let at = offset as usize + index * 512;
                         platter[at..at + sector.len()].copy_from_slice(sector);
                     }
@@ -83,6 +85,20 @@ impl Disk {
         }
         state.unsynced.clear();
         (state.fault, state.written, state.dead) = (Fault::None, 0, false);
+    }
+
+    /// Flips a bit of what is on it.
+    pub fn flip(&self, bit: u64) {
+        let mut state = self.state();
+        let at = (bit / 8) as usize % state.cached.len();
+        let mask = 1 << (bit % 8);
+        state.cached[at] ^= mask;
+        state.synced = state.cached.clone();
+    }
+
+    /// How many bytes are on it.
+    pub fn bytes(&self) -> u64 {
+        self.state().cached.len() as u64
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -151,8 +167,15 @@ impl StorageBackend for Disk {
     }
 }
 
+impl Default for Disk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Space that is set aside on a disk.
-pub(crate) struct SetAside {
+#[derive(Debug)]
+pub struct SetAside {
     disk: Disk,
     bytes: u64,
 }
