@@ -396,7 +396,7 @@ impl Budgets {
         let Some(bucket) = self.table.get_mut(slot) else { return };
         let busy = bucket.wake(profile.dimensions());
         let (event, cost) = (self.event, u64::from(units));
-        let sent = Sent { event, at: now, cost, counted: false };
+        let sent = Sent { event, at: now, cost, counted: false, is_heard: false };
         if let Some(meter) = busy.meters.iter_mut().find(|meter| meter.part == 0) {
             meter.miss(&sent, Duration::ZERO, settings.lease, now);
         }
