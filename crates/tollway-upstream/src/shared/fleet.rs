@@ -13,7 +13,8 @@ use tollway_redis::connection::{Client, ClientSettings, Dialer, Proof};
 
 use super::keys::{Prefix, RENAMED, WAKE};
 use super::ledger_state::{LedgerState, read_message};
-use super::{GlobalRate, RedisLedger, Settings, names, upkeep};
+use super::peers::Peers;
+use super::{GlobalRate, RedisLedger, Settings, names, peers, upkeep};
 use crate::profile::Profile;
 
 /// This process among those that share a store. One for each store; ledgers of many credentials.
@@ -28,6 +29,7 @@ struct Inner {
     process: Arc<str>,
     settings: Settings,
     permits: Arc<AtomicU64>,
+    peers: Peers,
     pushes: mpsc::UnboundedSender<PushInfo>,
     /// By prefix in a cluster, one otherwise.
     clients: tokio::sync::Mutex<HashMap<String, Arc<Client>>>,
@@ -48,9 +50,11 @@ impl Fleet {
         let (pushes, inbox) = mpsc::unbounded_channel();
         let ledgers = Arc::new(Mutex::default());
         tokio::spawn(dispatch(inbox, Arc::clone(&ledgers)));
+        let process = new_name();
         let fleet = Self(Arc::new(Inner {
             url: url.to_owned(),
-            process: new_name().into(),
+            peers: Peers::new(&process, settings.processes_min),
+            process: process.into(),
             settings,
             permits: Arc::new(AtomicU64::new(0)),
             pushes,
@@ -82,7 +86,10 @@ impl Fleet {
         settings.global = settings.global.or_else(|| profile.global().map(GlobalRate::of));
         let process = Arc::clone(&inner.process);
         let permits = Arc::clone(&inner.permits);
-        let ledger = LedgerState::new(client, settings, prefix.clone(), process, permits, profile);
+        let peers = inner.peers.of_another();
+        let own_prefix = prefix.clone();
+        let ledger =
+            LedgerState::new(client, settings, own_prefix, process, permits, profile, peers);
         let ledger = Arc::new(ledger);
         ledger.names.load(&ledger).await;
         // Before it writes anything: whoever is in a document and not among these is gone.
@@ -206,7 +213,9 @@ async fn dispatch(
 fn wake(ledger: &Arc<LedgerState>, payload: &Value) {
     let Value::BulkString(bytes) = payload else { return };
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Some((group, message)) = read_message(text)
+    if let Some(processes) = peers::read_message(text) {
+        ledger.peers.are(processes);
+    } else if let Some((group, message)) = read_message(text)
         && let Ok(group) = ledger.group(group)
     {
         group.hear(ledger, &message);
