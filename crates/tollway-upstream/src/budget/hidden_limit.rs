@@ -51,6 +51,10 @@ const MEMORY_UNREFUSED: Duration = Duration::from_secs(10);
 const UNSAID_MAX: Duration = Duration::from_secs(300);
 /// The shortest wait where none is told.
 const WAIT_MIN: Duration = Duration::from_millis(50);
+/// Requests in flight where no limit is known and one was accepted, and which part of those that
+/// were accepted in a row may be in flight later.
+const OPEN_FIRST: u32 = 2;
+const OPEN_PART: u64 = 4;
 /// Windows' worth of requests before a belief is tested: at first, and after many vain tests.
 const TEST_AFTER: u64 = 8;
 const TEST_AFTER_MAX: u64 = 32;
@@ -224,7 +228,6 @@ impl HiddenLimit {
     pub(super) fn accept(&mut self, id: u64, left: Timestamp, most: u32, now: Timestamp) {
         self.touched = now;
         self.accepted.add(now, self.kept_ns());
-        self.open = self.open.saturating_add(1).min(most.max(1));
         if let Some(refusal) = self.refusal {
             if left >= self.blocked_until {
                 self.refusal = None;
@@ -236,9 +239,11 @@ impl HiddenLimit {
                     self.believe();
                 }
             }
+            self.open_up(most);
             return;
         }
         self.untested += 1;
+        self.open_up(most);
         let Some(belief) = &mut self.belief else { return };
         if self.untested > belief.units {
             (self.is_seen, self.is_extended) = (true, false);
@@ -308,6 +313,17 @@ impl HiddenLimit {
     /// What is believed, for people.
     pub(super) fn belief(&self) -> Option<(u64, Duration)> {
         self.belief.as_ref().map(|belief| (belief.units, belief.window()))
+    }
+
+    /// One more was accepted, so more may be in flight: by one, up to a window's worth, where a
+    /// limit is believed. Else two, and later a quarter of what was accepted in a row: so many are
+    /// refused together where a limit begins that nobody expects.
+    fn open_up(&mut self, most: u32) {
+        let open = match self.belief {
+            Some(_) => self.open.saturating_add(1),
+            None => u32::try_from(self.untested / OPEN_PART).unwrap_or(u32::MAX).max(OPEN_FIRST),
+        };
+        self.open = open.max(self.open).min(most.max(1));
     }
 
     fn opened(&self, in_flight: u32) -> When {
