@@ -39,7 +39,7 @@ pub(super) async fn alone(
         Some(left) => claim.clone().patience(left),
         None => claim.clone(),
     };
-    let mut others = group.seen_processes();
+    let mut others = group.seen_processes(ledger);
     others.remove(&OLD_CLIENTS);
     let (processes, place) = ledger.peers.place(&others);
     ledger.local.go_apart(processes, place);

@@ -196,8 +196,8 @@ impl Group {
     }
 
     /// Processes with something in the documents, whoever waits.
-    pub(super) fn seen_processes(&self) -> BTreeSet<u64> {
-        self.state().replica.processes()
+    pub(super) fn seen_processes(&self, ledger: &LedgerState) -> BTreeSet<u64> {
+        self.state().replica.seen_processes(ledger.clock.earliest())
     }
 
     /// Processes that are gone.

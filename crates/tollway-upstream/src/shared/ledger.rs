@@ -41,7 +41,7 @@ impl RedisLedger {
     /// How many processes share the credential, as last counted.
     #[must_use]
     pub fn processes(&self) -> u32 {
-        self.0.peers.count()
+        self.0.peers.sharing()
     }
 }
 

@@ -12,52 +12,55 @@ pub(super) struct Peers {
     me: u64,
     least: u32,
     of_credential: Arc<Mutex<BTreeSet<u64>>>,
-    /// Those of any credential on the store: whoever has never been told of a credential's takes it
-    /// that all of them share it.
-    of_store: Arc<Mutex<BTreeSet<u64>>>,
+    /// Those of the fleet: they may use the credential for the first time while the store is gone.
+    of_fleet: Arc<Mutex<BTreeSet<u64>>>,
 }
 
 impl Peers {
-    /// Those of the first credential of a process; `least` are there at least.
+    /// Those of a fleet; `least` are there at least.
     pub(super) fn new(process: &str, least: u32) -> Self {
         let me = number(process).unwrap_or_default();
-        Self { me, least: least.max(1), of_credential: Arc::default(), of_store: Arc::default() }
+        Self { me, least: least.max(1), of_credential: Arc::default(), of_fleet: Arc::default() }
     }
 
-    /// The same for another credential.
-    pub(super) fn of_another(&self) -> Self {
+    /// The same for a credential.
+    pub(super) fn of_credential(&self) -> Self {
         Self { of_credential: Arc::default(), ..self.clone() }
     }
 
-    /// These share it, as the store says.
-    pub(super) fn are(&self, names: impl IntoIterator<Item = u64>) {
-        let told: BTreeSet<u64> = names.into_iter().collect();
-        let mut of_store = lock(&self.of_store);
-        if told.len() >= of_store.len() {
-            of_store.clone_from(&told);
-        }
-        drop(of_store);
-        *lock(&self.of_credential) = told;
+    /// These share the credential, as the store says.
+    pub(super) fn share_it(&self, processes: BTreeSet<u64>) {
+        *lock(&self.of_credential) = processes;
     }
 
-    /// How many share it, as far as is known.
+    /// These are the fleet.
+    pub(super) fn are_the_fleet(&self, processes: BTreeSet<u64>) {
+        *lock(&self.of_fleet) = processes;
+    }
+
+    /// How many share the credential, as last counted.
+    pub(super) fn sharing(&self) -> u32 {
+        whole(lock(&self.of_credential).len()).max(self.least)
+    }
+
+    /// How many may share it while nobody can be asked.
     pub(super) fn count(&self) -> u32 {
         self.place(&BTreeSet::new()).0
     }
 
-    /// How many share it, and the place of this process among them; `others` have something in the
+    /// The same, and the place of this process among them; `others` have something in the
     /// documents.
     pub(super) fn place(&self, others: &BTreeSet<u64>) -> (u32, u32) {
         let mut known = lock(&self.of_credential).clone();
-        if known.is_empty() {
-            known.clone_from(&lock(&self.of_store));
-        }
+        known.extend(&*lock(&self.of_fleet));
         known.extend(others);
         known.insert(self.me);
-        let place = known.range(..self.me).count();
-        let whole = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        (whole(known.len()).max(self.least), whole(place))
+        (whole(known.len()).max(self.least), whole(known.range(..self.me).count()))
     }
+}
+
+fn whole(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// A process's name as a number.
@@ -78,23 +81,27 @@ fn lock(set: &Mutex<BTreeSet<u64>>) -> MutexGuard<'_, BTreeSet<u64>> {
 mod tests {
     use super::*;
 
+    fn told(text: &str) -> BTreeSet<u64> {
+        read_message(text).expect("it is one")
+    }
+
     #[test]
     fn those_in_the_documents_count_before_a_heartbeat_has_told_of_them() {
         let peers = Peers::new("0b", 1);
         assert_eq!(peers.place(&BTreeSet::new()), (1, 0));
         assert_eq!(peers.place(&BTreeSet::from([3, 0x0b])), (2, 1));
-        peers.are(read_message("\np\n01 02 0b").expect("it is one"));
-        assert_eq!((peers.count(), peers.place(&BTreeSet::from([9]))), (3, (4, 3)));
+        peers.share_it(told("\np\n01 02 0b"));
+        assert_eq!((peers.sharing(), peers.place(&BTreeSet::from([9]))), (3, (4, 3)));
     }
 
+    /// They may use it for the first time when the store is gone.
     #[test]
-    fn a_credential_of_which_nothing_was_told_is_taken_for_everybodys() {
-        let first = Peers::new("02", 1);
-        first.are([1, 2, 3]);
-        let second = first.of_another();
-        assert_eq!(second.place(&BTreeSet::new()), (3, 1));
-        second.are([2]);
-        assert_eq!((second.count(), first.count()), (1, 3));
+    fn those_of_the_fleet_count_though_they_have_not_used_the_credential() {
+        let fleet = Peers::new("02", 1);
+        let credential = fleet.of_credential();
+        credential.share_it(told("\np\n02"));
+        fleet.are_the_fleet(told("\np\n01 02 03"));
+        assert_eq!((credential.sharing(), credential.count()), (1, 3));
     }
 
     #[test]

@@ -272,6 +272,12 @@ impl Replica {
         self.documents.as_ref().map(Documents::processes).unwrap_or_default()
     }
 
+    /// The same of documents that are not at hand since a call was lost.
+    pub(crate) fn seen_processes(&mut self, now: Timestamp) -> BTreeSet<u64> {
+        let documents = self.documents.take().unwrap_or_else(|| self.decoded(now));
+        self.documents.insert(documents).processes()
+    }
+
     /// Buckets in the documents, as they were last seen.
     pub(crate) fn bucket_count(&self) -> usize {
         self.documents.as_ref().map_or(0, |documents| documents.budgets.bucket_count())
@@ -522,5 +528,25 @@ mod tests {
         assert!(replica.pending.iter().any(stands), "whoever waits still waits");
         let told = |input: &Input| matches!(input, Input::Settle { number: 9_999, .. });
         assert!(replica.pending.iter().any(told), "the last are told");
+    }
+
+    /// How many share a limit is asked just then.
+    #[test]
+    fn who_is_in_the_documents_is_known_when_a_call_was_lost() {
+        let profile = Profile::builtin("discord").expect("it is shipped");
+        let replica = |me| Replica::of(Arc::clone(&profile), Settings::default(), me);
+        let (mut one, mut two) = (replica(1), replica(2));
+        let claim = Claim::new(profile.route("GET", "/users/@me"));
+        let now = Timestamp::from_millis(1_000);
+        one.stand(1, claim.clone(), 1, None, None);
+        let written = one.next_call(2, now).expect("it stands in line").written;
+        let [account, group] = written.map(Option::unwrap_or_default);
+        two.stand(1, claim, 1, None, None);
+        assert!(two.next_call(2, now).is_some());
+        let (blocked, counter) = (Duration::ZERO, Counter::default());
+        two.reply(Reply::Conflict { account, group, blocked, counter }, now);
+        assert!(two.next_call(3, now).is_some());
+        two.lost();
+        assert_eq!(two.seen_processes(now), BTreeSet::from([1]));
     }
 }

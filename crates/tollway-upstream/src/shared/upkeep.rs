@@ -10,9 +10,10 @@ use std::sync::{Arc, Weak};
 
 use redis::{FromRedisValue as _, Value};
 use tokio::time::{Duration, Instant};
+use tollway_redis::connection::Client;
 
 use super::ledger_state::{LedgerState, Served};
-use super::{peers, script};
+use super::{Prefix, peers, script};
 
 /// How long the others are waited for after an outage.
 const WAITING: Duration = Duration::from_secs(1);
@@ -26,6 +27,9 @@ const TELLING: Duration = Duration::from_millis(100);
 /// thousands of credentials.
 const QUIET_BEAT: Duration = Duration::from_secs(10);
 const QUIET_ALIVE: Duration = Duration::from_secs(30);
+/// The same of a process in its fleet, whatever credentials it has.
+pub(super) const FLEET_BEAT: Duration = Duration::from_secs(2);
+const FLEET_ALIVE: Duration = Duration::from_secs(7);
 /// Keys looked at in one turn: a turn must not keep the server from others.
 const SCAN_COUNT: usize = 250;
 const SCANS_MAX: usize = 8;
@@ -33,6 +37,10 @@ const SCANS_MAX: usize = 8;
 /// Tends a ledger until it is dropped, four times in the time for which it is believed alive.
 pub(super) async fn keep_up(ledger: Weak<LedgerState>) {
     let Some(beat) = ledger.upgrade().map(|ledger| ledger.settings.beat()) else { return };
+    if let Some(ledger) = ledger.upgrade() {
+        // Whoever came while this ledger could not be told yet counts, too.
+        self::beat(&ledger).await;
+    }
     let Some(mut changes) = ledger.upgrade().map(|ledger| ledger.client.changes()) else { return };
     let mut cursor = 0;
     let mut returning = Returning::default();
@@ -165,19 +173,39 @@ pub(super) async fn beat(ledger: &LedgerState) -> Option<Beat> {
 /// The same, `believed` for so long; `least` processes have to be there before claims go to the
 /// store again.
 async fn beat_for(ledger: &LedgerState, believed: Duration, least: u32) -> Option<Beat> {
-    let keys = ["tollway:processes", "tollway:return"].map(|key| ledger.prefix.key(key));
+    let beat = ask(&ledger.client, &ledger.prefix, &ledger.process, believed, least).await?;
+    ledger.peers.share_it(beat.alive.clone());
+    Some(beat)
+}
+
+/// Says that a process of a fleet is alive; those that are.
+pub(super) async fn beat_of_fleet(
+    client: &Client,
+    prefix: &Prefix,
+    process: &str,
+) -> Option<BTreeSet<u64>> {
+    ask(client, prefix, process, FLEET_ALIVE, 0).await.map(|beat| beat.alive)
+}
+
+async fn ask(
+    client: &Client,
+    prefix: &Prefix,
+    process: &str,
+    believed: Duration,
+    least: u32,
+) -> Option<Beat> {
+    let keys = ["tollway:processes", "tollway:return"].map(|key| prefix.key(key));
     let args = [
         believed.as_millis().to_string(),
-        ledger.process.to_string(),
-        ledger.prefix.wake_channel(),
+        process.to_owned(),
+        prefix.wake_channel(),
         least.to_string(),
         NOTICE.as_millis().to_string(),
     ];
-    let value = ledger.client.run(script::beat(), &keys, &args).await.ok()?;
+    let value = client.run(script::beat(), &keys, &args).await.ok()?;
     let mut told = Vec::<String>::from_redis_value(value).ok()?.into_iter();
     let wait = told.next()?.parse().ok().map(Duration::from_millis);
-    let alive: BTreeSet<u64> = told.filter_map(|name| peers::number(&name)).collect();
-    ledger.peers.are(alive.iter().copied());
+    let alive = told.filter_map(|name| peers::number(&name)).collect();
     Some(Beat { alive, wait })
 }
 
