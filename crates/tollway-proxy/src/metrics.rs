@@ -127,8 +127,7 @@ impl Metrics {
         text.counter("tollway_proxy_invalid_total", help, count(&self.invalid));
         let store = state.store.get();
         // Without a shared store: the file with the count of invalid requests.
-        let unanswered =
-            store.map_or_else(|| count(&self.store_errors), |store| store.failures());
+        let unanswered = store.map_or_else(|| count(&self.store_errors), |store| store.failures());
         let help = "Calls that the store did not answer.";
         text.counter("tollway_proxy_store_errors_total", help, unanswered);
         if let Some(store) = store {

@@ -70,7 +70,11 @@ impl Event {
     fn after(self, held: Option<Self>) -> Self {
         let Some(held) = held else { return self };
         let both = self.unanswered.into_iter().chain(held.unanswered);
-        Self { unanswered: both.reduce(u64::saturating_add), count: self.count + held.count, ..self }
+        Self {
+            unanswered: both.reduce(u64::saturating_add),
+            count: self.count + held.count,
+            ..self
+        }
     }
 }
 

@@ -95,9 +95,9 @@ async fn what_outages_cost_is_added_up_apart_from_how_often_they_ended() {
     tokio::time::advance(Duration::from_secs(5)).await;
     events.flush(Instant::now());
     let newest_first = events.recent();
-    let told = newest_first.iter().map(|event| {
-        (event["count"].as_u64().unwrap(), event["unanswered"].as_u64().unwrap())
-    });
+    let told = newest_first
+        .iter()
+        .map(|event| (event["count"].as_u64().unwrap(), event["unanswered"].as_u64().unwrap()));
     assert_eq!(told.collect::<Vec<_>>(), [(2, 230), (1, 7)]);
 }
 

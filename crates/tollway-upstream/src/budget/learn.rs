@@ -452,12 +452,12 @@ impl Learning<'_> {
             let is_other = self.observation.scope == Some(Scope::Shared);
             !(self.observation.is_limited() && is_other && reading.remaining == Some(0))
         };
-        let learned = found
-            .filter(|(reading, _)| concerns(reading))
-            .is_some_and(|(reading, reset)| match self.part {
+        let learned = found.filter(|(reading, _)| concerns(reading)).is_some_and(
+            |(reading, reset)| match self.part {
                 Some(part) => meter.observe_part(part, &sent, reading, *reset, self.event, now),
                 None => meter.observe(&sent, reading, *reset, self.event, now),
-            });
+            },
+        );
         if learned {
             return;
         }
