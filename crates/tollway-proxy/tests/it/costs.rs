@@ -55,7 +55,8 @@ impl Scene {
         let request = self.client.post(format!("{}/chat/1", self.url)).timeout(PATIENCE);
         let answer = request.header("x-tollway-cost", cost).body("{}").send().await.unwrap();
         assert_eq!(answer.status().as_u16(), 400);
-        let body: serde_json::Value = answer.json().await.unwrap();
+        let body = answer.bytes().await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         body["message"].as_str().unwrap().to_owned()
     }
 

@@ -465,7 +465,7 @@ impl Budgets {
         if is_new && self.counts_stated {
             super::learn::add_models(busy, &waiting.route, profile.dimensions());
         }
-        let sub_limit = busy.sub_limit(&waiting.route, profile.first_burst());
+        let sub_limit = busy.sub_limit(&waiting.route, &profile);
         let key = waiting.key(&mut busy.clock);
         self.waiters.insert(waiting.id, Whereabouts { slot, sub_limit, key });
         busy.queued += 1;

@@ -229,7 +229,7 @@ impl Budgets {
         let slot = self.bucket_for(&Claim { patience: None, ..claim.clone() }, now).ok()?;
         let profile = Arc::clone(&self.profile);
         let busy = self.table.get_mut(slot)?.wake(profile.dimensions());
-        let sub_limit = busy.sub_limit(&claim.route, profile.first_burst());
+        let sub_limit = busy.sub_limit(&claim.route, &profile);
         let (route, costs) = (claim.route.clone(), claim.costs);
         let ticket = if counted {
             self.depart(Some(slot), sub_limit, route, costs, now)

@@ -115,6 +115,9 @@ pub(super) struct HiddenLimit {
     blocked_until: Timestamp,
     /// Requests that may be in flight, unless the belief has been seen to hold.
     open: u32,
+    /// The time between two requests at the pace that the API documents; zero if it does not.
+    pace_ns: u64,
+    sent_ns: u64,
     is_seen: bool,
     /// Whether its window was made a little longer since it was last seen to hold.
     is_extended: bool,
@@ -134,6 +137,8 @@ encoded!(HiddenLimit {
     was_refused,
     blocked_until,
     open,
+    pace_ns,
+    sent_ns,
     is_seen,
     is_extended,
     test,
@@ -162,6 +167,12 @@ impl HiddenLimit {
         Self { open: first_burst.max(1), test_after: TEST_AFTER, ..Self::default() }
     }
 
+    /// The same where the API documents a limit: nobody knows of a lower one, and at that pace few
+    /// are under way, whatever a round trip takes.
+    pub(super) fn documented(self, pace: Option<Duration>) -> Self {
+        Self { pace_ns: pace.map_or(0, nanos), ..self }
+    }
+
     /// When the next request may go while so many are in flight.
     pub(super) fn ready(&self, in_flight: u32, now: Timestamp) -> When {
         if self.blocked_until > now {
@@ -171,7 +182,7 @@ impl HiddenLimit {
             let is_awaited = refusal.probe.is_some() && in_flight > 0;
             return if is_awaited { When::Answer } else { When::Now };
         }
-        let Some(belief) = &self.belief else { return self.opened(in_flight) };
+        let Some(belief) = &self.belief else { return self.opened(in_flight).min(self.paced(now)) };
         let Some(behind) = self.behind(belief, in_flight, now) else {
             return if self.is_seen { When::Now } else { self.opened(in_flight) };
         };
@@ -205,6 +216,7 @@ impl HiddenLimit {
     /// A request leaves.
     pub(super) fn sent(&mut self, id: u64, in_flight: u32, now: Timestamp) {
         self.touched = now;
+        self.sent_ns = now.as_nanos();
         if let Some(refusal) = &mut self.refusal {
             if self.blocked_until <= now && refusal.probe.is_none() {
                 refusal.probe = Some(id);
@@ -301,7 +313,8 @@ impl HiddenLimit {
 
     /// Forgets everything; requests go one by one at first.
     pub(super) fn unlock(&mut self) {
-        *self = Self { was_refused: self.was_refused, touched: self.touched, ..Self::new(1) };
+        let Self { was_refused, touched, pace_ns, .. } = *self;
+        *self = Self { was_refused, touched, pace_ns, ..Self::new(1) };
     }
 
     pub(super) fn can_be_forgotten(&self, now: Timestamp) -> bool {
@@ -324,6 +337,15 @@ impl HiddenLimit {
             None => u32::try_from(self.untested / OPEN_PART).unwrap_or(u32::MAX).max(OPEN_FIRST),
         };
         self.open = open.max(self.open).min(most.max(1));
+    }
+
+    /// When the next request may go at the documented pace.
+    fn paced(&self, now: Timestamp) -> When {
+        if self.pace_ns == 0 || self.was_refused {
+            return When::Answer;
+        }
+        let at = Timestamp::from_nanos(self.sent_ns.saturating_add(self.pace_ns));
+        if at <= now { When::Now } else { When::At(at) }
     }
 
     fn opened(&self, in_flight: u32) -> When {

@@ -34,7 +34,7 @@ impl Budgets {
         let profile = Arc::clone(&self.profile);
         let Some(bucket) = self.table.get_mut(slot) else { return };
         let busy = bucket.wake(profile.dimensions());
-        let sub_limit = busy.sub_limit(&claim.route, profile.first_burst());
+        let sub_limit = busy.sub_limit(&claim.route, &profile);
         let ticket = self.depart(Some(slot), sub_limit, claim.route, claim.costs, now);
         self.take_in(ticket, observation, true, now);
     }
@@ -208,7 +208,7 @@ impl Budgets {
         let Some(bucket) = self.table.get_mut(to) else { return };
         let busy = bucket.wake(profile.dimensions());
         flight.slot = Some(to);
-        flight.sub_limit = busy.sub_limit(&flight.route, profile.first_burst());
+        flight.sub_limit = busy.sub_limit(&flight.route, &profile);
         if was_in_flight {
             let at = busy.flights.partition_point(|other| *other < id);
             busy.flights.insert(at, id);

@@ -144,8 +144,7 @@ fn discord(calls: usize) -> Scene {
 }
 
 fn stripe(calls: usize) -> Scene {
-    // Nothing tells these limits, so requests open up: that takes two round trips more.
-    let bound = Bound { least: seconds(3.0), rounding: seconds(1.2), refused: 0 };
+    let bound = Bound { least: seconds(3.0), rounding: seconds(0.4), refused: 0 };
     let limits = json!({"global-rate": [100, 1.0], "endpoint-rate": [25, 1.0]});
     Scene { api: "stripe", what: "stripe.customers", calls, limits, bound }
 }

@@ -277,6 +277,25 @@ fn where_nobody_expects_a_limit_two_are_under_way_or_a_quarter_of_what_was_accep
     }
 }
 
+/// However long a round trip takes, a limit that is documented is used.
+#[test]
+fn where_the_documentation_states_a_limit_requests_also_go_at_its_pace() {
+    let text = "name = 'stated'\n[[dimensions]]\nname = 'requests'\nstated = '25/1s'\n";
+    let mut desk = Desk::of(Arc::new(Profile::parse(text).expect("a profile")));
+    let first = desk.go("/a");
+    for _ in 0..20 {
+        desk.wait("/a");
+    }
+    desk.answer(first, 200, &[]);
+    assert_eq!(desk.look().len(), 2);
+    for _ in 0..10 {
+        desk.pass(39);
+        assert_eq!(desk.look().len(), 0);
+        desk.pass(1);
+        assert_eq!(desk.look().len(), 1);
+    }
+}
+
 #[test]
 fn lies_and_nonsense_end_in_waits_with_a_bound() {
     let mut desk = Desk::discord();
