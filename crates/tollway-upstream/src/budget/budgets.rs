@@ -24,7 +24,7 @@ use super::encoding::encoded;
 use super::meter::{Meter, nanos};
 use super::names::Names;
 use super::pacing::Pacing;
-use super::part::Part;
+use super::part::OwnPart;
 use super::skew::Skew;
 use super::table::Table;
 use super::{BucketRoom, Claim, Correction, Knowledge, Page, Reason, Refusal, Settings};
@@ -101,7 +101,7 @@ pub struct Budgets {
     /// Whether what no answer tells is counted here; if not, others count it.
     pub(super) counts_stated: bool,
     /// The part of every limit that is this process's, while it cannot hear of the others.
-    pub(super) part: Option<Part>,
+    pub(super) part: Option<OwnPart>,
 }
 
 /// A request in line.
@@ -206,7 +206,7 @@ impl Budgets {
     /// From now on, answers tell the limits of so many processes that cannot tell each other what
     /// they take. This one keeps to its part of them; `rank`, from 0, is its place among them.
     pub fn go_apart(&mut self, processes: u32, rank: u32) {
-        self.part = Part::new(processes, rank);
+        self.part = OwnPart::new(processes, rank);
     }
 
     /// Forgets a few of the buckets that have long been idle, as every claim does: for budgets of

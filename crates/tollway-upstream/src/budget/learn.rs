@@ -13,7 +13,7 @@ use super::grant::remove_in_flight;
 use super::hidden_limit;
 use super::meter::{Meter, Sent};
 use super::names::Names;
-use super::part::Part;
+use super::part::OwnPart;
 use super::{Claim, Knowledge, Settings};
 use crate::pace::Outcome;
 use crate::profile::{DIMENSIONS_MAX, Dimension, Observation, Reach, Reading, Route, Scope};
@@ -390,7 +390,7 @@ struct Learning<'a> {
     /// Whether others told it.
     is_heard: bool,
     /// The part of every limit that is this process's.
-    part: Option<Part>,
+    part: Option<OwnPart>,
     /// Whether saying nothing means that there is nothing to say: not if fields were garbled, nor
     /// if this route had fields before.
     may_be_silent: bool,

@@ -23,12 +23,12 @@ use super::meter::nanos;
 
 /// Which part of every limit a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct OwnPart {
     processes: NonZeroU64,
     rank: u64,
 }
 
-impl Part {
+impl OwnPart {
     /// The part of one of so many processes; `rank` is its place among them, from 0, and decides
     /// who has what cannot be divided. None if there is but one.
     pub(crate) fn new(processes: u32, rank: u32) -> Option<Self> {
@@ -81,8 +81,8 @@ impl Part {
 mod tests {
     use super::*;
 
-    fn parts(processes: u32) -> impl Iterator<Item = Part> {
-        (0..processes).filter_map(move |rank| Part::new(processes, rank))
+    fn parts(processes: u32) -> impl Iterator<Item = OwnPart> {
+        (0..processes).filter_map(move |rank| OwnPart::new(processes, rank))
     }
 
     #[test]
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn parts_come_back_as_fast_as_the_limit() {
         for (limit, processes) in [(50_u64, 5), (5, 3), (20, 3), (2, 5)] {
-            let rate = |part: Part| 1e9 / part.unit_ns(1_000_000_000, limit) as f64;
+            let rate = |part: OwnPart| 1e9 / part.unit_ns(1_000_000_000, limit) as f64;
             let sum: f64 = parts(processes).map(rate).sum();
             assert!(sum <= 1.0 + 1e-9 && sum > 0.999, "{limit} by {processes}: {sum}");
         }
@@ -105,10 +105,10 @@ mod tests {
 
     #[test]
     fn more_processes_than_requests_take_turns_of_several_windows() {
-        let part = Part::new(5, 4).expect("there are several");
+        let part = OwnPart::new(5, 4).expect("there are several");
         assert_eq!(part.of_limit(2), 1);
         let second = Duration::from_secs(1);
         assert_eq!(part.reset(second / 4, nanos(second), 2), second * 9 / 4);
-        assert_eq!(Part::new(1, 0), None);
+        assert_eq!(OwnPart::new(1, 0), None);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollway_core::Timestamp;
 
 use super::{Meter, Sent, nanos};
-use crate::budget::part::Part;
+use crate::budget::part::OwnPart;
 use crate::profile::Reading;
 
 /// What a meter of a part knows of the whole.
@@ -27,7 +27,7 @@ impl Meter {
     /// As [`Self::observe`], of a part.
     pub(in crate::budget) fn observe_part(
         &mut self,
-        part: Part,
+        part: OwnPart,
         sent: &Sent,
         reading: &Reading,
         reset: Option<Duration>,
