@@ -15,8 +15,8 @@ use tollway_redis::connection::Client;
 use super::ledger_state::{LedgerState, Served};
 use super::{Prefix, peers, script};
 
-/// How long the others are waited for after an outage.
-const WAITING: Duration = Duration::from_secs(1);
+/// How long the others are waited for after an outage: they try to connect once a second.
+const WAITING: Duration = Duration::from_secs(2);
 /// How long before claims go to the store again all are told when, and how often it is asked for.
 const NOTICE: Duration = Duration::from_millis(300);
 const ASKED_EVERY: Duration = Duration::from_millis(50);
