@@ -137,6 +137,7 @@ function details(change) {
   if (change.scope) told.push(`scope ${change.scope}`);
   if (change.wait_ms !== null) told.push(`wait ${ms(change.wait_ms)}`);
   if (change.lasted_ms !== null) told.push(`after ${ms(change.lasted_ms)}`);
+  if (change.unanswered) told.push(`${count(change.unanswered)} calls of the store without an answer`);
   if (change.reason) told.push(visible(change.reason));
   if (change.count > 1) told.push(`${count(change.count)} times`);
   if (change.credential) told.push(`credential ${change.credential}`);

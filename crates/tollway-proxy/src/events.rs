@@ -49,6 +49,8 @@ pub(super) struct Event {
     pub(super) window_ms: Option<u64>,
     pub(super) wait_ms: Option<u64>,
     pub(super) lasted_ms: Option<u64>,
+    /// Calls that the store did not answer meanwhile.
+    pub(super) unanswered: Option<u64>,
     pub(super) reason: Option<String>,
     /// How many times it happened since it was told last.
     pub(super) count: u64,
@@ -165,6 +167,7 @@ impl Event {
                     window_ms = self.window_ms,
                     wait_ms = self.wait_ms,
                     lasted_ms = self.lasted_ms,
+                    unanswered = self.unanswered,
                     reason = self.reason.as_deref(),
                     count = self.count,
                     "{}",
@@ -191,6 +194,7 @@ impl Event {
             "window_ms": self.window_ms,
             "wait_ms": self.wait_ms,
             "lasted_ms": self.lasted_ms,
+            "unanswered": self.unanswered,
             "reason": self.reason,
             "count": self.count,
         })

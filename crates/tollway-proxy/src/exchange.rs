@@ -170,7 +170,10 @@ impl ForwardedRequest {
         let counts = observation.invalid || is_missing;
         let Some(guard) = self.state.guard.as_ref().filter(|_| counts) else { return };
         if guard.count().await.is_err() {
-            self.state.metrics.store_errors.fetch_add(1, Ordering::Relaxed);
+            match self.state.store.get() {
+                Some(store) => store.failed(),
+                None => _ = self.state.metrics.store_errors.fetch_add(1, Ordering::Relaxed),
+            }
         }
     }
 }

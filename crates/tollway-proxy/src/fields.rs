@@ -1,5 +1,6 @@
 //! Header fields on their way through: what ends here, what is added, what clients ask for.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use http::header::{
@@ -7,8 +8,9 @@ use http::header::{
     TE, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 
+use tollway_core::spelling::unknown;
 use tollway_upstream::budget::Priority;
-use tollway_upstream::profile::Profile;
+use tollway_upstream::profile::{Dimension, Profile};
 
 const DEADLINE: HeaderName = HeaderName::from_static("x-tollway-deadline");
 const PRIORITY: HeaderName = HeaderName::from_static("x-tollway-priority");
@@ -19,6 +21,8 @@ const COST: HeaderName = HeaderName::from_static("x-tollway-cost");
 const PATIENCE_MAX: Duration = Duration::from_secs(86_400);
 /// The longest name of a client.
 const CLIENT_BYTES_MAX: usize = 128;
+/// A longer name of a dimension is cut where it is told that there is none such.
+const NAME_SHOWN_MAX: usize = 64;
 
 /// Fields that concern one connection only, whether `Connection` names them or not.
 const HOP_BY_HOP: [HeaderName; 6] = [
@@ -46,7 +50,10 @@ impl RequestOptions {
     /// # Errors
     ///
     /// Says which field cannot be read: a deadline that is ignored would be a broken promise.
-    pub(super) fn take(headers: &mut HeaderMap, profile: &Profile) -> Result<Self, &'static str> {
+    pub(super) fn take(
+        headers: &mut HeaderMap,
+        profile: &Profile,
+    ) -> Result<Self, Cow<'static, str>> {
         let mut options = Self::default();
         if let Some(value) = headers.remove(DEADLINE) {
             options.patience =
@@ -57,7 +64,7 @@ impl RequestOptions {
                 b"high" => Priority::High,
                 b"normal" => Priority::Normal,
                 b"low" => Priority::Low,
-                _ => return Err("x-tollway-priority: high, normal or low"),
+                _ => return Err("x-tollway-priority: high, normal or low".into()),
             };
         }
         if let Some(value) = headers.remove(CLIENT) {
@@ -73,7 +80,7 @@ impl RequestOptions {
         let mut dimensions: Vec<usize> = options.costs.iter().map(|(index, _)| *index).collect();
         dimensions.sort_unstable();
         if dimensions.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err("x-tollway-cost: a dimension is there twice");
+            return Err("x-tollway-cost: a dimension is there twice".into());
         }
         Ok(options)
     }
@@ -127,15 +134,18 @@ pub(super) fn names(value: &HeaderValue, wanted: &str) -> bool {
 }
 
 /// `tokens=1200`: the place of the dimension, and the units.
-fn cost(item: &str, profile: &Profile) -> Result<(usize, u32), &'static str> {
+fn cost(item: &str, profile: &Profile) -> Result<(usize, u32), Cow<'static, str>> {
     const FORM: &str = "x-tollway-cost: a dimension and a whole number, as in tokens=1200";
-    const NAME: &str = "x-tollway-cost: the profile has no dimension of that name; \
-        `tollway profile show` lists those that it has";
     let (name, units) = item.split_once('=').ok_or(FORM)?;
     let units = units.trim();
     let is_whole = !units.is_empty() && units.bytes().all(|byte| byte.is_ascii_digit());
     let units = units.parse().ok().filter(|_| is_whole).ok_or(FORM)?;
-    Ok((profile.dimension_index(name.trim()).ok_or(NAME)?, units))
+    let name: String = name.trim().chars().take(NAME_SHOWN_MAX).collect();
+    let index = profile.dimension_index(&name).ok_or_else(|| {
+        let known = profile.dimensions().iter().map(Dimension::name);
+        format!("x-tollway-cost: {}", unknown("dimension", &name, known))
+    })?;
+    Ok((index, units))
 }
 
 fn seconds(value: &HeaderValue) -> Option<Duration> {

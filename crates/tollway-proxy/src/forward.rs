@@ -16,6 +16,7 @@
 //! then knows what was counted, and clients that ask and leave at once cannot exceed the bound on
 //! requests.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -43,7 +44,7 @@ const WAITED: HeaderName = HeaderName::from_static("x-tollway-waited");
 /// How much of a body is read peeked where it decides about the lane.
 const LANE_BYTES_MAX: usize = 16 << 10;
 /// What a client is told that stops sending in the middle.
-const BROKEN_OFF: Cause = Cause::BadRequest("the body broke off");
+const BROKEN_OFF: Cause = Cause::BadRequest(Cow::Borrowed("the body broke off"));
 
 /// Forwards a request, or says why not.
 pub(super) async fn forward(
@@ -114,11 +115,11 @@ impl ForwardedRequest {
         // Two would be read differently by the upstream than here, and none is no HTTP/1.1.
         let hosts = head.headers.get_all(HOST).iter().count();
         if hosts > 1 || (hosts == 0 && head.version == Version::HTTP_11) {
-            return Err(Cause::BadRequest("one Host field is needed"));
+            return Err(Cause::BadRequest("one Host field is needed".into()));
         }
         let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
         if !target.starts_with('/') {
-            return Err(Cause::BadRequest("the target is no path"));
+            return Err(Cause::BadRequest("the target is no path".into()));
         }
         let options =
             RequestOptions::take(&mut head.headers, &state.profile).map_err(Cause::BadRequest)?;
@@ -126,7 +127,7 @@ impl ForwardedRequest {
         let place = state.room.enter(held).ok_or(Cause::Full)?;
         let settings = &state.settings;
         let id = CredentialId::of(&head.headers, &settings.credential_fields)
-            .map_err(|_| Cause::BadRequest("a credential is shown more than once"))?;
+            .map_err(|_| Cause::BadRequest("a credential is shown more than once".into()))?;
         let patience = options.patience.unwrap_or(settings.patience);
         let account = state.accounts.get(id, patience).await.map_err(Cause::from)?;
         let shown = |name: &HeaderName| head.headers.contains_key(name);
@@ -237,7 +238,7 @@ impl ForwardedRequest {
         self.state.metrics.waited(permit.waited());
         let Some(request) = self.request(body) else {
             permit.cancel();
-            return Err(Cause::BadRequest("the target is no path"));
+            return Err(Cause::BadRequest("the target is no path".into()));
         };
         // It may go on after the client has left, and counts for as long: it holds the place.
         let exchange = Exchange { request: Arc::clone(self), permit, suspect };

@@ -164,7 +164,7 @@ fn strip(prefix: &str, uri: &mut Uri) -> bool {
 }
 
 fn refuse(state: &State, cause: Cause) -> Response<Body> {
-    state.metrics.refused(cause);
+    state.metrics.refused(&cause);
     cause.response()
 }
 

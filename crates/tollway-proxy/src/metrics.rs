@@ -86,7 +86,7 @@ impl Metrics {
     }
 
     /// Counts an answer of our own.
-    pub(super) fn refused(&self, cause: Cause) {
+    pub(super) fn refused(&self, cause: &Cause) {
         if let Some(index) = CAUSES.iter().position(|word| *word == cause.word()) {
             self.refused[index].fetch_add(1, Ordering::Relaxed);
         }
@@ -126,7 +126,8 @@ impl Metrics {
         let help = "Answers that count towards a ban.";
         text.counter("tollway_proxy_invalid_total", help, count(&self.invalid));
         let store = state.store.get();
-        let unanswered = store.map_or(0, |store| store.failures()) + count(&self.store_errors);
+        // Without a shared store: the file with the count of invalid requests.
+        let unanswered = store.map_or_else(|| count(&self.store_errors), |store| store.failures());
         let help = "Calls that the store did not answer.";
         text.counter("tollway_proxy_store_errors_total", help, unanswered);
         if let Some(store) = store {

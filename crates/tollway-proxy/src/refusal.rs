@@ -1,5 +1,6 @@
 //! Answers that the proxy gives itself: why, and the wait that would help.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,9 +18,9 @@ use tollway_upstream::budget::{Reason, Refusal};
 const BY: HeaderName = HeaderName::from_static("x-tollway-answer");
 
 /// Why a request was not forwarded, or brought no answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    BadRequest(&'static str),
+    BadRequest(Cow<'static, str>),
     /// A web page of another origin sent it, or one that reached this machine by a foreign name.
     CrossSite(&'static str),
     /// It carries the admin's token, and asks for none of the proxy's own pages.
@@ -45,17 +46,17 @@ pub(super) enum Cause {
 }
 
 /// A word, the status, the wait that would help, and what people are told.
-type Facts = (&'static str, u16, Option<Duration>, &'static str);
+type Facts<'a> = (&'static str, u16, Option<Duration>, &'a str);
 
 impl Cause {
     /// A word for metrics and for the field that names the cause.
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) fn word(&self) -> &'static str {
         self.facts().0
     }
 
     /// The answer. Its body is JSON that clients of chat APIs understand as well: `message`,
     /// `retry_after` and `global`.
-    pub(super) fn response(self) -> Response<Body> {
+    pub(super) fn response(&self) -> Response<Body> {
         let (word, status, wait, message) = self.facts();
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let message = match self {
@@ -81,7 +82,7 @@ impl Cause {
         response
     }
 
-    const fn facts(self) -> Facts {
+    fn facts(&self) -> Facts<'_> {
         const NO_PAGE: &str =
             "the proxy has no such page, and it does not send the admin token to the upstream";
         const NO_TUNNEL: &str =
@@ -107,13 +108,13 @@ impl Cause {
                 (word, status, refusal.wait, "")
             }
             Self::Unauthorized(wait) => {
-                ("unauthorized", 401, Some(wait), "the upstream refused this credential lately")
+                ("unauthorized", 401, Some(*wait), "the upstream refused this credential lately")
             }
-            Self::Missing(wait) => ("missing", 404, Some(wait), missing),
+            Self::Missing(wait) => ("missing", 404, Some(*wait), missing),
             Self::Guarded(wait) => (
                 "guarded",
                 503,
-                Some(wait),
+                Some(*wait),
                 "so many invalid requests that one more could cause a ban",
             ),
             Self::NoConnection => ("no-connection", 502, None, "no connection to the upstream"),

@@ -25,6 +25,7 @@ mod local;
 mod meter;
 mod names;
 mod pacing;
+pub(crate) mod part;
 pub(crate) mod room;
 mod settings;
 mod skew;

@@ -224,6 +224,17 @@ impl Profile {
         self.dimensions.iter().position(|dimension| dimension.name == name)
     }
 
+    /// The time between two requests at the slowest pace that the documentation states for every
+    /// bucket, where no answer tells it.
+    pub(crate) fn documented_pace(&self) -> Option<Duration> {
+        let of_bucket = |of: &&Dimension| of.is_modelled() && of.reach == Reach::Bucket;
+        let pace = |of: &Dimension| {
+            let units = u32::try_from(of.stated?.units()).unwrap_or(u32::MAX).max(1);
+            Some(of.stated?.period().saturating_add(of.slack) / units)
+        };
+        self.dimensions.iter().filter(of_bucket).filter_map(pace).max()
+    }
+
     /// Whether requests can be paced by it: it has a dimension that is one bucket for the whole
     /// credential (`common = true`).
     #[must_use]

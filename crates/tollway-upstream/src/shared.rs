@@ -48,6 +48,7 @@ mod ledger;
 mod ledger_state;
 mod names;
 mod old_clients;
+mod peers;
 #[doc(hidden)]
 pub mod replica;
 mod script;

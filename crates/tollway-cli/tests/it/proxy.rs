@@ -285,6 +285,9 @@ fn a_default_address_that_is_taken_is_no_reason_not_to_start() {
     assert!(said.contains(" WARN ") && said.contains(found) && said.contains("8091"), "{said}");
 }
 
+/// The metric that counts what the store did not answer.
+const STORE_ERRORS: &str = "tollway_proxy_store_errors_total ";
+
 /// Kills Redis while a proxy works, scrapes before, meanwhile and after, and has the alerts that
 /// are shipped judge what was scraped.
 #[tokio::test]
@@ -362,6 +365,16 @@ async fn an_outage_of_the_store_is_told_once_and_fires_its_alert_while_requests_
         assert!(start.elapsed() < PATIENCE, "at the start and when it was killed: {told}");
         page("/readyz").await;
     }
+    // What the ends of both outages tell is what the metric counts.
+    let told = std::fs::read_to_string(&log).unwrap();
+    let told: u64 = told
+        .split("unanswered=")
+        .skip(1)
+        .filter_map(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .sum();
+    let counted = page("/metrics").await;
+    let counted = counted.lines().find_map(|line| line.strip_prefix(STORE_ERRORS)).unwrap();
+    assert_eq!(told.to_string(), counted.trim());
     crate::outage::judge(&folder.0, &scrapes, &["TollwayProxyStoreDown"]);
 }
 

@@ -41,12 +41,10 @@ impl Storms {
         }
         let storm = self.0.get_mut(&key).filter(|storm| now < storm.until);
         let Some(storm) = storm else {
-            let count = event.count + self.held_by(&key);
-            self.0.insert(key, Storm { until: now + CALM, held: None });
-            return Some(Event { count, ..event });
+            let held = self.0.insert(key, Storm { until: now + CALM, held: None });
+            return Some(event.after(held.and_then(|storm| storm.held)));
         };
-        let count = event.count + storm.held.as_ref().map_or(0, |held| held.count);
-        storm.held = Some(Event { count, ..event });
+        storm.held = Some(event.after(storm.held.take()));
         None
     }
 
@@ -65,10 +63,18 @@ impl Storms {
         });
         told
     }
+}
 
-    fn held_by(&self, key: &StormKey) -> u64 {
-        let held = self.0.get(key).and_then(|storm| storm.held.as_ref());
-        held.map_or(0, |held| held.count)
+impl Event {
+    /// It stands for those that were held back as well.
+    fn after(self, held: Option<Self>) -> Self {
+        let Some(held) = held else { return self };
+        let both = self.unanswered.into_iter().chain(held.unanswered);
+        Self {
+            unanswered: both.reduce(u64::saturating_add),
+            count: self.count + held.count,
+            ..self
+        }
     }
 }
 

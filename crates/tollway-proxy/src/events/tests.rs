@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tollway_core::Timestamp;
+use tollway_core::outages::{Episode, OutageEvent};
 use tollway_upstream::budget::{Change, ChangeKind};
 use tollway_upstream::profile::Scope;
 
@@ -79,6 +80,25 @@ async fn the_upstream_is_down_once_and_up_again_once() {
     let words: Vec<String> = told(&events).into_iter().map(|(what, _)| what).collect();
     assert_eq!(words, ["upstream down", "upstream up again"]);
     assert_eq!(events.recent()[0]["lasted_ms"], 7_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_outages_cost_is_added_up_apart_from_how_often_they_ended() {
+    let events = Events::default();
+    let outage = |unanswered| {
+        let episode = Episode { since: Timestamp::MIN, reason: "gone".to_owned(), unanswered };
+        OutageEvent::Ended(episode, Duration::from_secs(2))
+    };
+    for unanswered in [7, 30, 200] {
+        events.store(&outage(unanswered));
+    }
+    tokio::time::advance(Duration::from_secs(5)).await;
+    events.flush(Instant::now());
+    let newest_first = events.recent();
+    let told = newest_first
+        .iter()
+        .map(|event| (event["count"].as_u64().unwrap(), event["unanswered"].as_u64().unwrap()));
+    assert_eq!(told.collect::<Vec<_>>(), [(2, 230), (1, 7)]);
 }
 
 #[test]

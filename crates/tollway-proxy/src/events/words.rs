@@ -86,7 +86,8 @@ pub(super) fn of_outage(turn: &OutageEvent) -> Event {
         OutageEvent::Ended(outage, lasted) => Event {
             what: "the store answers again",
             lasted_ms: Some(millis(*lasted)),
-            count: outage.unanswered,
+            unanswered: Some(outage.unanswered),
+            count: 1,
             ..Event::default()
         },
     }

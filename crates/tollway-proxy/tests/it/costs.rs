@@ -50,6 +50,16 @@ impl Scene {
         Self { _proxy: proxy, url, client: reqwest::Client::new() }
     }
 
+    /// What the proxy says against a cost.
+    async fn why(&self, cost: &str) -> String {
+        let request = self.client.post(format!("{}/chat/1", self.url)).timeout(PATIENCE);
+        let answer = request.header("x-tollway-cost", cost).body("{}").send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 400);
+        let body = answer.bytes().await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        body["message"].as_str().unwrap().to_owned()
+    }
+
     /// Asks without waiting; the status and, of an answer of the proxy's own, why.
     async fn ask(&self, used: u32, cost: &str) -> (u16, String) {
         let request = self.client.post(format!("{}/chat/{used}", self.url)).timeout(PATIENCE);
@@ -72,6 +82,11 @@ async fn a_cost_is_taken_by_name_and_settled_by_what_the_body_says_at_its_end() 
     assert_eq!(scene.ask(930, "tokens=940").await, served, "the rest came back");
     assert_eq!(scene.ask(0, "tokens=1").await, (429, "deadline".to_owned()), "none is left");
     assert_eq!(scene.ask(0, "tokens=1001").await, (429, "too-costly".to_owned()));
+    let slip = scene.why("token=1").await;
+    assert!(slip.ends_with("did you mean \"tokens\"?"), "{slip}");
+    let other = scene.why("words=1").await;
+    let expected = "x-tollway-cost: unknown dimension \"words\"; expected tokens";
+    assert_eq!(other, expected);
     for wrong in ["words=1", "tokens", "tokens=1.5"] {
         assert_eq!(scene.ask(0, wrong).await, (400, "bad-request".to_owned()), "{wrong}");
     }

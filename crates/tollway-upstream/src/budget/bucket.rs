@@ -11,7 +11,7 @@ use super::meter::{Meter, Rest, When};
 use super::names::sub_limit_label;
 use super::sub_limit::SubLimit;
 use crate::fair_queue::{FairClock, QueueKey};
-use crate::profile::{Costs, Dimension, Reach, Route, Scope};
+use crate::profile::{Costs, Dimension, Profile, Reach, Route, Scope};
 
 /// One bucket. Small while idle: what only a bucket in use needs is in [`Busy`].
 #[derive(Debug)]
@@ -248,12 +248,11 @@ impl Busy {
     }
 
     /// The sub-limit of a route, made if it is new.
-    pub(super) fn sub_limit(&mut self, route: &Route, first_burst: u32) -> usize {
+    pub(super) fn sub_limit(&mut self, route: &Route, profile: &Profile) -> usize {
         let label = sub_limit_label(route);
         let known = self.sub_limits.iter().position(|sub_limit| *sub_limit.label == *label);
         known.unwrap_or_else(|| {
-            let is_named = route.lane().is_some();
-            self.sub_limits.push(SubLimit::new(&label, is_named, first_burst));
+            self.sub_limits.push(SubLimit::new(&label, route, profile));
             self.sub_limits.len() - 1
         })
     }

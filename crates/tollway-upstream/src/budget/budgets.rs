@@ -24,6 +24,7 @@ use super::encoding::encoded;
 use super::meter::{Meter, nanos};
 use super::names::Names;
 use super::pacing::Pacing;
+use super::part::OwnPart;
 use super::skew::Skew;
 use super::table::Table;
 use super::{BucketRoom, Claim, Correction, Knowledge, Page, Reason, Refusal, Settings};
@@ -99,6 +100,8 @@ pub struct Budgets {
     pub(super) pacing: Option<Pacing>,
     /// Whether what no answer tells is counted here; if not, others count it.
     pub(super) counts_stated: bool,
+    /// The part of every limit that is this process's, while it cannot hear of the others.
+    pub(super) part: Option<OwnPart>,
 }
 
 /// A request in line.
@@ -178,6 +181,7 @@ impl Budgets {
             changes: Changes::default(),
             pacing: None,
             counts_stated: true,
+            part: None,
         }
     }
 
@@ -197,6 +201,12 @@ impl Budgets {
     pub fn within(self, room: &BucketRoom) -> Self {
         let table = Table::within(self.settings.buckets_max, room.of_buckets());
         Self { table, names: Names::within(room.of_names()), ..self }
+    }
+
+    /// From now on, answers tell the limits of so many processes that cannot tell each other what
+    /// they take. This one keeps to its part of them; `rank`, from 0, is its place among them.
+    pub fn go_apart(&mut self, processes: u32, rank: u32) {
+        self.part = OwnPart::new(processes, rank);
     }
 
     /// Forgets a few of the buckets that have long been idle, as every claim does: for budgets of
@@ -455,7 +465,7 @@ impl Budgets {
         if is_new && self.counts_stated {
             super::learn::add_models(busy, &waiting.route, profile.dimensions());
         }
-        let sub_limit = busy.sub_limit(&waiting.route, profile.first_burst());
+        let sub_limit = busy.sub_limit(&waiting.route, &profile);
         let key = waiting.key(&mut busy.clock);
         self.waiters.insert(waiting.id, Whereabouts { slot, sub_limit, key });
         busy.queued += 1;

@@ -229,7 +229,7 @@ impl Budgets {
         let slot = self.bucket_for(&Claim { patience: None, ..claim.clone() }, now).ok()?;
         let profile = Arc::clone(&self.profile);
         let busy = self.table.get_mut(slot)?.wake(profile.dimensions());
-        let sub_limit = busy.sub_limit(&claim.route, profile.first_burst());
+        let sub_limit = busy.sub_limit(&claim.route, &profile);
         let (route, costs) = (claim.route.clone(), claim.costs);
         let ticket = if counted {
             self.depart(Some(slot), sub_limit, route, costs, now)
@@ -396,7 +396,7 @@ impl Budgets {
         let Some(bucket) = self.table.get_mut(slot) else { return };
         let busy = bucket.wake(profile.dimensions());
         let (event, cost) = (self.event, u64::from(units));
-        let sent = Sent { event, at: now, cost, counted: false };
+        let sent = Sent { event, at: now, cost, counted: false, is_heard: false };
         if let Some(meter) = busy.meters.iter_mut().find(|meter| meter.part == 0) {
             meter.miss(&sent, Duration::ZERO, settings.lease, now);
         }

@@ -342,7 +342,7 @@ impl Budgets {
 impl InFlight {
     pub(super) fn sent(&self, dimension: u8) -> Sent {
         let cost = cost_of(&self.costs, dimension);
-        Sent { event: self.event, at: self.at, cost, counted: self.counted }
+        Sent { event: self.event, at: self.at, cost, counted: self.counted, is_heard: false }
     }
 }
 

@@ -51,6 +51,10 @@ const MEMORY_UNREFUSED: Duration = Duration::from_secs(10);
 const UNSAID_MAX: Duration = Duration::from_secs(300);
 /// The shortest wait where none is told.
 const WAIT_MIN: Duration = Duration::from_millis(50);
+/// Requests in flight where no limit is known and one was accepted, and which part of those that
+/// were accepted in a row may be in flight later.
+const OPEN_FIRST: u32 = 2;
+const OPEN_PART: u64 = 4;
 /// Windows' worth of requests before a belief is tested: at first, and after many vain tests.
 const TEST_AFTER: u64 = 8;
 const TEST_AFTER_MAX: u64 = 32;
@@ -111,6 +115,9 @@ pub(super) struct HiddenLimit {
     blocked_until: Timestamp,
     /// Requests that may be in flight, unless the belief has been seen to hold.
     open: u32,
+    /// The time between two requests at the pace that the API documents; zero if it does not.
+    pace_ns: u64,
+    sent_ns: u64,
     is_seen: bool,
     /// Whether its window was made a little longer since it was last seen to hold.
     is_extended: bool,
@@ -130,6 +137,8 @@ encoded!(HiddenLimit {
     was_refused,
     blocked_until,
     open,
+    pace_ns,
+    sent_ns,
     is_seen,
     is_extended,
     test,
@@ -158,6 +167,12 @@ impl HiddenLimit {
         Self { open: first_burst.max(1), test_after: TEST_AFTER, ..Self::default() }
     }
 
+    /// The same where the API documents a limit: nobody knows of a lower one, and at that pace few
+    /// are under way, whatever a round trip takes.
+    pub(super) fn documented(self, pace: Option<Duration>) -> Self {
+        Self { pace_ns: pace.map_or(0, nanos), ..self }
+    }
+
     /// When the next request may go while so many are in flight.
     pub(super) fn ready(&self, in_flight: u32, now: Timestamp) -> When {
         if self.blocked_until > now {
@@ -167,7 +182,7 @@ impl HiddenLimit {
             let is_awaited = refusal.probe.is_some() && in_flight > 0;
             return if is_awaited { When::Answer } else { When::Now };
         }
-        let Some(belief) = &self.belief else { return self.opened(in_flight) };
+        let Some(belief) = &self.belief else { return self.opened(in_flight).min(self.paced(now)) };
         let Some(behind) = self.behind(belief, in_flight, now) else {
             return if self.is_seen { When::Now } else { self.opened(in_flight) };
         };
@@ -201,6 +216,7 @@ impl HiddenLimit {
     /// A request leaves.
     pub(super) fn sent(&mut self, id: u64, in_flight: u32, now: Timestamp) {
         self.touched = now;
+        self.sent_ns = now.as_nanos();
         if let Some(refusal) = &mut self.refusal {
             if self.blocked_until <= now && refusal.probe.is_none() {
                 refusal.probe = Some(id);
@@ -224,7 +240,6 @@ impl HiddenLimit {
     pub(super) fn accept(&mut self, id: u64, left: Timestamp, most: u32, now: Timestamp) {
         self.touched = now;
         self.accepted.add(now, self.kept_ns());
-        self.open = self.open.saturating_add(1).min(most.max(1));
         if let Some(refusal) = self.refusal {
             if left >= self.blocked_until {
                 self.refusal = None;
@@ -236,9 +251,11 @@ impl HiddenLimit {
                     self.believe();
                 }
             }
+            self.open_up(most);
             return;
         }
         self.untested += 1;
+        self.open_up(most);
         let Some(belief) = &mut self.belief else { return };
         if self.untested > belief.units {
             (self.is_seen, self.is_extended) = (true, false);
@@ -296,7 +313,8 @@ impl HiddenLimit {
 
     /// Forgets everything; requests go one by one at first.
     pub(super) fn unlock(&mut self) {
-        *self = Self { was_refused: self.was_refused, touched: self.touched, ..Self::new(1) };
+        let Self { was_refused, touched, pace_ns, .. } = *self;
+        *self = Self { was_refused, touched, pace_ns, ..Self::new(1) };
     }
 
     pub(super) fn can_be_forgotten(&self, now: Timestamp) -> bool {
@@ -308,6 +326,26 @@ impl HiddenLimit {
     /// What is believed, for people.
     pub(super) fn belief(&self) -> Option<(u64, Duration)> {
         self.belief.as_ref().map(|belief| (belief.units, belief.window()))
+    }
+
+    /// One more was accepted, so more may be in flight: by one, up to a window's worth, where a
+    /// limit is believed. Else two, and later a quarter of what was accepted in a row: so many are
+    /// refused together where a limit begins that nobody expects.
+    fn open_up(&mut self, most: u32) {
+        let open = match self.belief {
+            Some(_) => self.open.saturating_add(1),
+            None => u32::try_from(self.untested / OPEN_PART).unwrap_or(u32::MAX).max(OPEN_FIRST),
+        };
+        self.open = open.max(self.open).min(most.max(1));
+    }
+
+    /// When the next request may go at the documented pace.
+    fn paced(&self, now: Timestamp) -> When {
+        if self.pace_ns == 0 || self.was_refused {
+            return When::Answer;
+        }
+        let at = Timestamp::from_nanos(self.sent_ns.saturating_add(self.pace_ns));
+        if at <= now { When::Now } else { When::At(at) }
     }
 
     fn opened(&self, in_flight: u32) -> When {

@@ -11,11 +11,12 @@ use super::bucket::{Bucket, Busy, Refused, cost_of};
 use super::budgets::{Budgets, InFlight, Ticket};
 use super::grant::remove_in_flight;
 use super::hidden_limit;
-use super::meter::Meter;
+use super::meter::{Meter, Sent};
 use super::names::Names;
-use super::{Knowledge, Settings};
+use super::part::OwnPart;
+use super::{Claim, Knowledge, Settings};
 use crate::pace::Outcome;
-use crate::profile::{Dimension, Observation, Reach, Reading, Route, Scope};
+use crate::profile::{DIMENSIONS_MAX, Dimension, Observation, Reach, Reading, Route, Scope};
 
 /// The longest wait after refusals that do not say one.
 const UNSAID_MAX: Duration = Duration::from_secs(300);
@@ -23,6 +24,22 @@ const UNSAID_MAX: Duration = Duration::from_secs(300);
 impl Budgets {
     /// Learns from the answer to `ticket`.
     pub fn observe(&mut self, ticket: Ticket, observation: &Observation, now: Timestamp) {
+        self.take_in(ticket, observation, false, now);
+    }
+
+    /// Others told what was left, when they still could; the next request goes alone.
+    pub fn hear(&mut self, claim: &Claim, observation: &Observation, now: Timestamp) {
+        let claim = Claim { patience: None, costs: [0; DIMENSIONS_MAX], ..claim.clone() };
+        let Ok(slot) = self.bucket_for(&claim, now) else { return };
+        let profile = Arc::clone(&self.profile);
+        let Some(bucket) = self.table.get_mut(slot) else { return };
+        let busy = bucket.wake(profile.dimensions());
+        let sub_limit = busy.sub_limit(&claim.route, &profile);
+        let ticket = self.depart(Some(slot), sub_limit, claim.route, claim.costs, now);
+        self.take_in(ticket, observation, true, now);
+    }
+
+    fn take_in(&mut self, ticket: Ticket, observation: &Observation, heard: bool, now: Timestamp) {
         let Some(flight) = self.flights.get(&ticket.0).cloned() else { return };
         self.event += 1;
         if let Some(pacing) = &mut self.pacing {
@@ -48,6 +65,8 @@ impl Budgets {
             settings: self.settings,
             dimensions: self.profile.dimensions(),
             now,
+            is_heard: heard,
+            part: self.part,
             may_be_silent: observation.malformed == 0 && !self.names.knows(&flight.route),
         };
         if !flight.route.is_exempt_from_global() {
@@ -189,7 +208,7 @@ impl Budgets {
         let Some(bucket) = self.table.get_mut(to) else { return };
         let busy = bucket.wake(profile.dimensions());
         flight.slot = Some(to);
-        flight.sub_limit = busy.sub_limit(&flight.route, profile.first_burst());
+        flight.sub_limit = busy.sub_limit(&flight.route, &profile);
         if was_in_flight {
             let at = busy.flights.partition_point(|other| *other < id);
             busy.flights.insert(at, id);
@@ -367,6 +386,10 @@ struct Learning<'a> {
     settings: Settings,
     dimensions: &'a [Dimension],
     now: Timestamp,
+    /// Whether others told it.
+    is_heard: bool,
+    /// The part of every limit that is this process's.
+    part: Option<OwnPart>,
     /// Whether saying nothing means that there is nothing to say: not if fields were garbled, nor
     /// if this route had fields before.
     may_be_silent: bool,
@@ -419,7 +442,7 @@ impl Learning<'_> {
 
     fn apply_to(&self, meter: &mut Meter) {
         let now = self.now;
-        let sent = self.flight.sent(meter.dimension);
+        let sent = Sent { is_heard: self.is_heard, ..self.flight.sent(meter.dimension) };
         let found = self.observation.readings.iter().zip(self.resets).find(|(reading, _)| {
             (reading.dimension, reading.part) == (meter.dimension, meter.part)
         });
@@ -428,9 +451,12 @@ impl Learning<'_> {
             let is_other = self.observation.scope == Some(Scope::Shared);
             !(self.observation.is_limited() && is_other && reading.remaining == Some(0))
         };
-        let learned = found
-            .filter(|(reading, _)| concerns(reading))
-            .is_some_and(|(reading, reset)| meter.observe(&sent, reading, *reset, self.event, now));
+        let learned = found.filter(|(reading, _)| concerns(reading)).is_some_and(
+            |(reading, reset)| match self.part {
+                Some(part) => meter.observe_part(part, &sent, reading, *reset, self.event, now),
+                None => meter.observe(&sent, reading, *reset, self.event, now),
+            },
+        );
         if learned {
             return;
         }

@@ -22,6 +22,8 @@ use super::{
     Page, Permit, Reason, Refusal, Settings, Settle, Ticket, Waiter,
 };
 use crate::pace;
+#[cfg(feature = "redis")]
+use crate::profile::Observation;
 use crate::profile::Profile;
 
 type ClaimResult = Result<Ticket, Refusal>;
@@ -86,6 +88,18 @@ impl LocalLedger {
     pub(crate) fn tend(&self) {
         let now = self.0.now();
         self.0.state().budgets.tend(now);
+    }
+
+    /// As [`Budgets::go_apart`].
+    #[cfg(feature = "redis")]
+    pub(crate) fn go_apart(&self, processes: u32, rank: u32) {
+        self.0.state().budgets.go_apart(processes, rank);
+    }
+
+    /// As [`Budgets::hear`].
+    #[cfg(feature = "redis")]
+    pub(crate) fn hear(&self, claim: &Claim, told: &Observation) {
+        self.0.change(|budgets, now| budgets.hear(claim, told, now));
     }
 
     fn of(budgets: Budgets) -> Self {

@@ -26,6 +26,7 @@
 //! reset has moved before it had passed.
 
 mod learn;
+mod part;
 mod rest;
 
 use std::time::Duration;
@@ -127,12 +128,14 @@ pub(super) struct Meter {
     witnesses: Vec<Witness>,
     unseen: Unseen,
     model: Option<Box<Dispatches>>,
+    /// The limit that this is a part of.
+    whole: part::Whole,
 }
 
 encoded!(Meter {
     dimension, part, kind, limit, noted_limit, in_flight, window_ns, divergence, is_paced, verify,
     doubts, slack, unit_ns, period_ns, witnesses, unseen,
-} made { model });
+} made { model, whole });
 
 /// What an answer's request was, as far as a meter cares.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +145,8 @@ pub(super) struct Sent {
     pub(super) cost: u64,
     /// Whether it still counts as in flight.
     pub(super) counted: bool,
+    /// Whether it is no request: others have told what is left.
+    pub(super) is_heard: bool,
 }
 
 impl Meter {

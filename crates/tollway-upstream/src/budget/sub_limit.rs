@@ -14,6 +14,7 @@ use super::encoding::encoded;
 use super::hidden_limit::{HiddenLimit, Refused};
 use super::meter::When;
 use crate::fair_queue::FairQueue;
+use crate::profile::{Profile, Route};
 
 /// Requests in flight that a sub-limit which the profile names may refuse at once.
 const NAMED_OPENS_UP_TO: u32 = 2;
@@ -34,8 +35,10 @@ pub(super) struct SubLimit {
 encoded!(SubLimit { label, in_flight, is_named, hidden, noted_units } made { queue });
 
 impl SubLimit {
-    pub(super) fn new(label: &str, is_named: bool, first_burst: u32) -> Self {
-        let hidden = HiddenLimit::new(first_burst);
+    pub(super) fn new(label: &str, route: &Route, profile: &Profile) -> Self {
+        let is_named = route.lane().is_some();
+        let pace = profile.documented_pace().filter(|_| !is_named);
+        let hidden = HiddenLimit::new(profile.first_burst()).documented(pace);
         Self { label: label.into(), is_named, hidden, ..Self::default() }
     }
 

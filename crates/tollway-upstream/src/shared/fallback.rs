@@ -1,91 +1,85 @@
 //! What stands in while the store is gone: this process's part of every limit, not an open door.
 //!
-//! The local ledger learns from scaled answers: of a limit of 50 that five processes share it is
-//! told 10. Where there are more processes than requests, each goes once in several windows.
+//! ```text
+//!   the store is gone       it is back, and all are       told to all: when    then
+//!  ──────┤ parts ├──────────── parts, told to it ─────────── parts ─┤ nobody ├── the store
+//! ```
+//!
+//! The local ledger learns from the answers as one of so many (see `budget::part`). What the
+//! documents said last it has heard from others. All go back to the store at one time: whoever went
+//! sooner would take from the documents what is the part of another.
 
-use std::time::Duration;
+use std::sync::Arc;
 
+use tokio::time::Instant;
+
+use super::group::Group;
 use super::ledger::Pending;
-use crate::budget::{Fate, Permit, Settle};
-use crate::profile::{Observation, Reading};
+use super::ledger_state::{LedgerState, Served};
+use super::old_clients::OLD_CLIENTS;
+use crate::budget::{Claim, Fate, Ledger as _, Permit, Refusal, Settle};
 
-/// A permit of the local ledger, whose answer counts for one of so many processes.
-pub(super) struct FallbackPermit {
-    pub(super) permit: Permit,
-    pub(super) processes: u32,
+/// This process's part of the limits, without the store; none if the store is back before, where
+/// that would be of use.
+pub(super) async fn alone(
+    ledger: &Arc<LedgerState>,
+    claim: &Claim,
+    stored: &Claim,
+    group: &Arc<Group>,
+    deadline: Option<Instant>,
+    to_the_end: bool,
+) -> Option<Result<Box<dyn Settle>, Refusal>> {
+    let mut served = ledger.served.subscribe();
+    if !to_the_end && *served.borrow() != Served::Here {
+        // Not for long: see `upkeep`.
+        let _ = served.wait_for(|served| *served != Served::Nowhere).await;
+        return None;
+    }
+    let asked = match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+        Some(left) => claim.clone().patience(left),
+        None => claim.clone(),
+    };
+    let mut others = group.seen_processes(ledger);
+    others.remove(&OLD_CLIENTS);
+    let (processes, place) = ledger.peers.place(&others);
+    ledger.local.go_apart(processes, place);
+    // On the way back the documents know less than the answers that came since.
+    if (to_the_end || !ledger.client.is_up())
+        && let Some(told) = group.told(ledger, stored)
+    {
+        ledger.local.hear(claim, &told);
+    }
+    let permit = tokio::select! {
+        biased;
+        _ = served.wait_for(|served| *served != Served::Here), if !to_the_end => return None,
+        permit = ledger.local.claim(asked) => permit,
+    };
+    let permit = match permit {
+        Ok(permit) => permit,
+        Err(refusal) => return Some(Err(refusal)),
+    };
+    let number = group.let_go(ledger, stored);
+    let pending = Pending::new(ledger, group, number);
+    Some(Ok(Box::new(FallbackPermit { permit, pending })))
+}
+
+/// A permit of the local ledger.
+struct FallbackPermit {
+    permit: Permit,
     /// What the store is told of it when it is back.
-    pub(super) pending: Pending,
+    pending: Pending,
 }
 
 impl Settle for FallbackPermit {
     fn settle(self: Box<Self>, fate: Fate<'_>) {
-        let Self { permit, processes, pending } = *self;
+        let Self { permit, pending } = *self;
         pending.end(fate);
         match fate {
             Fate::Answered(observation) => {
-                permit.complete(&scaled(observation, u64::from(processes.max(1))));
+                permit.complete(observation);
             }
             Fate::Abandoned => drop(permit),
             Fate::NeverSent => permit.cancel(),
         }
-    }
-}
-
-/// What one of so many processes is told.
-pub(super) fn scaled(observation: &Observation, processes: u64) -> Observation {
-    let mut part = observation.clone();
-    for reading in &mut part.readings {
-        scale(reading, processes);
-    }
-    part
-}
-
-fn scale(reading: &mut Reading, processes: u64) {
-    let Some(limit) = reading.limit else {
-        reading.remaining = reading.remaining.map(|left| left / processes);
-        return;
-    };
-    let share = (limit / processes).max(1);
-    reading.limit = Some(share);
-    reading.remaining = reading.remaining.map(|left| (left / processes).min(share));
-    // One request in so many windows.
-    let windows = u32::try_from(processes.div_ceil(limit.max(1))).unwrap_or(u32::MAX);
-    if windows > 1 {
-        let longer = |time: Duration| time.saturating_mul(windows);
-        reading.reset_after = reading.reset_after.map(longer);
-        reading.window = reading.window.map(longer);
-        reading.resets_at = None;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reading(limit: u64, remaining: u64) -> Reading {
-        Reading {
-            limit: Some(limit),
-            remaining: Some(remaining),
-            reset_after: Some(Duration::from_secs(1)),
-            ..Reading::default()
-        }
-    }
-
-    #[test]
-    fn parts_of_a_limit_add_up_to_at_most_the_limit() {
-        for (limit, processes) in [(50, 5), (5, 3), (1, 1), (7, 7)] {
-            let mut part = reading(limit, limit - 1);
-            scale(&mut part, processes);
-            assert!(part.limit.unwrap() * processes <= limit, "{limit} by {processes}");
-            assert!(part.remaining.unwrap() * processes < limit);
-        }
-    }
-
-    #[test]
-    fn more_processes_than_requests_take_turns_of_several_windows() {
-        let mut part = reading(2, 1);
-        scale(&mut part, 5);
-        assert_eq!(part.limit, Some(1));
-        assert_eq!(part.reset_after, Some(Duration::from_secs(3)));
     }
 }

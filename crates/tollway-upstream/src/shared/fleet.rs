@@ -13,7 +13,8 @@ use tollway_redis::connection::{Client, ClientSettings, Dialer, Proof};
 
 use super::keys::{Prefix, RENAMED, WAKE};
 use super::ledger_state::{LedgerState, read_message};
-use super::{GlobalRate, RedisLedger, Settings, names, upkeep};
+use super::peers::Peers;
+use super::{GlobalRate, RedisLedger, Settings, names, peers, upkeep};
 use crate::profile::Profile;
 
 /// This process among those that share a store. One for each store; ledgers of many credentials.
@@ -28,6 +29,9 @@ struct Inner {
     process: Arc<str>,
     settings: Settings,
     permits: Arc<AtomicU64>,
+    peers: Peers,
+    /// Of what says who is in the fleet.
+    prefix: Prefix,
     pushes: mpsc::UnboundedSender<PushInfo>,
     /// By prefix in a cluster, one otherwise.
     clients: tokio::sync::Mutex<HashMap<String, Arc<Client>>>,
@@ -47,10 +51,16 @@ impl Fleet {
     pub async fn connect(url: &str, settings: Settings) -> Result<Self, StoreError> {
         let (pushes, inbox) = mpsc::unbounded_channel();
         let ledgers = Arc::new(Mutex::default());
-        tokio::spawn(dispatch(inbox, Arc::clone(&ledgers)));
+        let process = new_name();
+        let prefix = Prefix::named(&format!("{{tollway:fleet:{}}}", settings.fleet));
+        let peers = Peers::new(&process, settings.processes_min);
+        let of_fleet = (prefix.clone(), peers.clone());
+        tokio::spawn(dispatch(inbox, Arc::clone(&ledgers), of_fleet));
         let fleet = Self(Arc::new(Inner {
             url: url.to_owned(),
-            process: new_name().into(),
+            peers,
+            prefix,
+            process: process.into(),
             settings,
             permits: Arc::new(AtomicU64::new(0)),
             pushes,
@@ -59,7 +69,9 @@ impl Fleet {
             failures: Arc::default(),
             ledgers,
         }));
-        fleet.client(&Prefix::none()).await?;
+        let client = fleet.client(&Prefix::none()).await?;
+        fleet.0.count(&client).await;
+        tokio::spawn(keep_up(Arc::downgrade(&fleet.0), client));
         Ok(fleet)
     }
 
@@ -82,7 +94,10 @@ impl Fleet {
         settings.global = settings.global.or_else(|| profile.global().map(GlobalRate::of));
         let process = Arc::clone(&inner.process);
         let permits = Arc::clone(&inner.permits);
-        let ledger = LedgerState::new(client, settings, prefix.clone(), process, permits, profile);
+        let peers = inner.peers.of_credential();
+        let own_prefix = prefix.clone();
+        let ledger =
+            LedgerState::new(client, settings, own_prefix, process, permits, profile, peers);
         let ledger = Arc::new(ledger);
         ledger.names.load(&ledger).await;
         // Before it writes anything: whoever is in a document and not among these is gone.
@@ -162,6 +177,26 @@ impl fmt::Debug for Fleet {
     }
 }
 
+impl Inner {
+    /// Counts the fleet.
+    async fn count(&self, client: &Client) {
+        if client.is_up()
+            && let Some(alive) = upkeep::beat_of_fleet(client, &self.prefix, &self.process).await
+        {
+            self.peers.are_the_fleet(alive);
+        }
+    }
+}
+
+/// Says that the process is there, as long as it is.
+async fn keep_up(fleet: Weak<Inner>, client: Arc<Client>) {
+    loop {
+        tokio::time::sleep(upkeep::FLEET_BEAT).await;
+        let Some(fleet) = fleet.upgrade() else { return };
+        fleet.count(&client).await;
+    }
+}
+
 /// A name that no other process has: random by the system's hasher, apart in time.
 fn new_name() -> String {
     use std::hash::{BuildHasher as _, Hasher as _};
@@ -176,6 +211,7 @@ fn new_name() -> String {
 async fn dispatch(
     mut inbox: mpsc::UnboundedReceiver<PushInfo>,
     ledgers: Arc<Mutex<HashMap<Prefix, Weak<LedgerState>>>>,
+    (of_fleet, peers): (Prefix, Peers),
 ) {
     while let Some(push) = inbox.recv().await {
         let (PushKind::PMessage, [_, Value::BulkString(channel), payload]) =
@@ -186,6 +222,12 @@ async fn dispatch(
         let Ok(channel) = std::str::from_utf8(channel) else { continue };
         let at = channel.rfind(WAKE).or_else(|| channel.rfind(RENAMED)).unwrap_or(0);
         let prefix = &channel[..at];
+        if prefix == of_fleet.as_str() {
+            if let Some(all) = text_of(payload).and_then(peers::read_message) {
+                peers.are_the_fleet(all);
+            }
+            continue;
+        }
         let found = {
             let ledgers = ledgers.lock().unwrap_or_else(PoisonError::into_inner);
             let mut of_prefix = ledgers.iter().filter(|(known, _)| known.as_str() == prefix);
@@ -204,11 +246,17 @@ async fn dispatch(
 
 /// What another process says about a group.
 fn wake(ledger: &Arc<LedgerState>, payload: &Value) {
-    let Value::BulkString(bytes) = payload else { return };
-    let Ok(text) = std::str::from_utf8(bytes) else { return };
-    if let Some((group, message)) = read_message(text)
+    let Some(text) = text_of(payload) else { return };
+    if let Some(processes) = peers::read_message(text) {
+        ledger.peers.share_it(processes);
+    } else if let Some((group, message)) = read_message(text)
         && let Ok(group) = ledger.group(group)
     {
         group.hear(ledger, &message);
     }
+}
+
+fn text_of(payload: &Value) -> Option<&str> {
+    let Value::BulkString(bytes) = payload else { return None };
+    std::str::from_utf8(bytes).ok()
 }

@@ -195,6 +195,11 @@ impl Group {
         if state.replica.has_waiters() { state.replica.processes() } else { BTreeSet::new() }
     }
 
+    /// Processes with something in the documents, whoever waits.
+    pub(super) fn seen_processes(&self, ledger: &LedgerState) -> BTreeSet<u64> {
+        self.state().replica.seen_processes(ledger.clock.earliest())
+    }
+
     /// Processes that are gone.
     pub(super) fn bury(self: &Arc<Self>, ledger: &Arc<LedgerState>, gone: &BTreeSet<u64>) {
         self.change(ledger, |state| state.replica.bury(|process| gone.contains(&process)));

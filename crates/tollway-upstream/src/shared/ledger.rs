@@ -2,14 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tollway_redis::connection::Failure;
 
 use super::claim_queue::ClaimResult;
-use super::fallback::{FallbackPermit, scaled};
+use super::fallback::alone;
 use super::group::Group;
 use super::keys::{group_of, stored_route};
 use super::ledger_state::LedgerState;
@@ -42,7 +41,7 @@ impl RedisLedger {
     /// How many processes share the credential, as last counted.
     #[must_use]
     pub fn processes(&self) -> u32 {
-        self.0.processes.load(Ordering::Relaxed)
+        self.0.peers.sharing()
     }
 }
 
@@ -207,8 +206,7 @@ async fn grant(ledger: Arc<LedgerState>, claim: Claim) -> Result<Permit, Refusal
         };
         match result {
             ClaimResult::Granted(number) => {
-                let pending = Pending { ledger: Arc::clone(&ledger), group, number };
-                let settle = Box::new(pending);
+                let settle = Box::new(Pending::new(&ledger, &group, number));
                 return with_tokens(&ledger, &stored, &claim, settle, deadline, start).await;
             }
             ClaimResult::Refused(refusal) => return Err(refusal),
@@ -241,43 +239,6 @@ async fn with_tokens(
     Ok(Permit::new(settle, start.elapsed()))
 }
 
-/// This process's part of the limits, without the store; none if the store is back before, where
-/// that would be of use.
-async fn alone(
-    ledger: &Arc<LedgerState>,
-    claim: &Claim,
-    stored: &Claim,
-    group: &Arc<Group>,
-    deadline: Option<Instant>,
-    to_the_end: bool,
-) -> Option<Result<Box<dyn Settle>, Refusal>> {
-    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-    let asked = match left {
-        Some(left) => claim.clone().patience(left),
-        None => claim.clone(),
-    };
-    let processes = ledger.processes.load(Ordering::Relaxed);
-    if let Some(told) = group.told(ledger, stored)
-        && let Ok(permit) = ledger.local.claim(claim.clone().patience(Duration::ZERO)).await
-    {
-        // Nothing is sent: what the store said last is its answer.
-        permit.complete(&scaled(&told, u64::from(processes.max(1))));
-    }
-    let mut home = ledger.home.subscribe();
-    let permit = tokio::select! {
-        biased;
-        permit = ledger.local.claim(asked) => permit,
-        _ = home.wait_for(|is_home| *is_home), if !to_the_end => return None,
-    };
-    let permit = match permit {
-        Ok(permit) => permit,
-        Err(refusal) => return Some(Err(refusal)),
-    };
-    let number = group.let_go(ledger, stored);
-    let pending = Pending { ledger: Arc::clone(ledger), group: Arc::clone(group), number };
-    Some(Ok(Box::new(FallbackPermit { permit, processes, pending })))
-}
-
 /// A place that goes back unless it is used.
 struct Unsent(Option<Box<dyn Settle>>);
 
@@ -297,6 +258,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
+    pub(super) fn new(ledger: &Arc<LedgerState>, group: &Arc<Group>, number: u64) -> Self {
+        Self { ledger: Arc::clone(ledger), group: Arc::clone(group), number }
+    }
+
     pub(super) fn end(self, fate: Fate<'_>) {
         let Self { ledger, group, number } = self;
         match fate {

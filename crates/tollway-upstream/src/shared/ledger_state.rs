@@ -1,7 +1,7 @@
 //! What the parts of one credential's ledger share: the connection, the groups, the names.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use super::counter::Counter;
 use super::group::Group;
 use super::keys::{Keys, Prefix, group_of, stated_name, stored_route};
 use super::names::SharedNames;
+use super::peers::Peers;
 use super::replica::{Call, Message, Replica, Reply};
 use super::server_clock::ServerClock;
 use super::token_batch::TokenBatch;
@@ -43,11 +44,10 @@ pub(super) struct LedgerState {
     pub(super) token_waits: TokenWaits,
     /// What stands in while the store is gone.
     pub(super) local: LocalLedger,
-    /// How many processes share the credential, as last counted.
-    pub(super) processes: AtomicU32,
-    /// Whether claims go to the store: not while it is gone, nor right after, when the others have
-    /// not yet told it what they let go.
-    pub(super) home: watch::Sender<bool>,
+    /// Who shares the credential.
+    pub(super) peers: Peers,
+    /// Where claims are served.
+    pub(super) served: watch::Sender<Served>,
     /// Whether this process says only seldom that it is alive.
     pub(super) rests: AtomicBool,
     numbers: Arc<AtomicU64>,
@@ -56,6 +56,18 @@ pub(super) struct LedgerState {
     waiting: AtomicUsize,
     waiting_bytes: AtomicU64,
     changes: Mutex<VecDeque<Change>>,
+}
+
+/// Where claims are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Served {
+    /// By the documents.
+    Store,
+    /// In this process, which keeps to its part: the store is gone, or the others have not told it
+    /// yet what they let go.
+    Here,
+    /// Nowhere for a moment: what was let go here last is being told.
+    Nowhere,
 }
 
 /// What changed and nobody has asked for yet; older changes give way.
@@ -76,6 +88,7 @@ impl LedgerState {
         process: Arc<str>,
         numbers: Arc<AtomicU64>,
         profile: Arc<Profile>,
+        peers: Peers,
     ) -> Self {
         let local = LocalLedger::new(Arc::clone(&profile), settings.bounds);
         let local = settings.room.iter().fold(local, LocalLedger::within);
@@ -94,8 +107,8 @@ impl LedgerState {
             credential_tokens,
             token_waits: TokenWaits::default(),
             local,
-            processes: AtomicU32::new(settings.processes_min.max(1)),
-            home: watch::Sender::new(true),
+            peers,
+            served: watch::Sender::new(Served::Store),
             rests: AtomicBool::new(false),
             numbers,
             groups: Mutex::default(),
@@ -195,9 +208,9 @@ impl LedgerState {
 
     /// Whether claims go to the store.
     pub(super) fn is_home(&self) -> bool {
-        let is_home = *self.home.borrow();
+        let is_home = *self.served.borrow() == Served::Store;
         if is_home && !self.client.is_up() {
-            self.home.send_replace(false);
+            self.served.send_replace(Served::Here);
         }
         is_home && self.client.is_up()
     }

@@ -17,6 +17,8 @@
 //! What is done after a conflict is in `reconcile`.
 
 mod reconcile;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -272,6 +274,12 @@ impl Replica {
         self.documents.as_ref().map(Documents::processes).unwrap_or_default()
     }
 
+    /// The same of documents that are not at hand since a call was lost.
+    pub(crate) fn seen_processes(&mut self, now: Timestamp) -> BTreeSet<u64> {
+        let documents = self.documents.take().unwrap_or_else(|| self.decoded(now));
+        self.documents.insert(documents).processes()
+    }
+
     /// Buckets in the documents, as they were last seen.
     pub(crate) fn bucket_count(&self) -> usize {
         self.documents.as_ref().map_or(0, |documents| documents.budgets.bucket_count())
@@ -497,30 +505,4 @@ fn told(me: u64, decided: &Decided) -> Vec<(u64, Message)> {
         numbers.entry(owner.process).or_default().push(owner.number);
     }
     numbers.into_iter().map(|(process, numbers)| (process, Message::Granted(numbers))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An outage begins with a call of which nobody knows whether it was done.
-    #[test]
-    fn what_is_kept_for_a_store_that_is_gone_has_a_bound() {
-        let profile = Profile::builtin("discord").expect("it is shipped");
-        let mut replica = Replica::of(Arc::clone(&profile), Settings::default(), 1);
-        let claim = Claim::new(profile.route("GET", "/users/@me"));
-        let now = Timestamp::from_millis(1_000);
-        replica.stand(1, claim.clone(), 1, None, None);
-        assert!(replica.next_call(2, now).is_some());
-        replica.lost();
-        for number in 3..10_000 {
-            replica.let_go(number, claim.clone(), now);
-            replica.answered(number, Observation::default(), now);
-        }
-        assert!(replica.pending.len() <= SETTLED_MAX + 2, "{}", replica.pending.len());
-        let stands = |input: &Input| matches!(input, Input::Stand { number: 1, .. });
-        assert!(replica.pending.iter().any(stands), "whoever waits still waits");
-        let told = |input: &Input| matches!(input, Input::Settle { number: 9_999, .. });
-        assert!(replica.pending.iter().any(told), "the last are told");
-    }
 }

@@ -12,7 +12,7 @@ use crate::budget::encoding::{Encoded, Reader, Writer};
 /// The bytes before what a document holds: who wrote it last, by its process and its call.
 pub(super) const VERSION_BYTES: usize = 16;
 /// Told apart before anything is read: another format is never misread.
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 /// Processes whose last call is remembered.
 const PROCESSES_MAX: usize = 256;
 

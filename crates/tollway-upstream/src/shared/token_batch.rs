@@ -181,7 +181,7 @@ impl TokenBatch {
 
     /// The time between two units of this process's part.
     fn gap(&self, units: u32, ledger: &LedgerState) -> Duration {
-        let processes = ledger.processes.load(Ordering::Relaxed).max(1);
+        let processes = ledger.peers.count();
         let whole = self.rate.period.saturating_mul(processes).saturating_mul(units);
         whole / self.rate.limit.max(1)
     }

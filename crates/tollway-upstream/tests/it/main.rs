@@ -17,6 +17,8 @@ mod memory;
 mod client;
 // Profiles on recorded responses.
 mod profiles;
+// Processes whose store is gone, against the same upstream, in virtual time.
+mod outages;
 // A fleet of processes against the same upstream, in virtual time.
 mod replicas;
 // A truthful upstream in virtual time.

@@ -21,6 +21,8 @@ mod late;
 mod meters;
 /// What old clients write at the wrong time, and the quickest way of a claim without them.
 mod mixed;
+/// What processes say of themselves to each other.
+mod peers;
 /// The order of service, with and without a store.
 mod priorities;
 /// Random histories of a fleet, beside one process with all the requests.

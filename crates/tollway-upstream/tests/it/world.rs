@@ -106,6 +106,18 @@ impl Alone {
         let (waiting, tickets, ready) = (BTreeMap::new(), HashMap::new(), Vec::new());
         Self { budgets, waiting, tickets, ready }
     }
+
+    /// One of so many processes that cannot tell each other what they take.
+    pub(crate) fn apart(profile: Arc<Profile>, processes: u32, rank: u32) -> Self {
+        let mut alone = Self::new(profile);
+        alone.budgets.go_apart(processes, rank);
+        alone
+    }
+
+    /// Others have told something.
+    pub(crate) fn hear(&mut self, claim: &Claim, told: &Observation, now: Timestamp) {
+        self.budgets.hear(claim, told, now);
+    }
 }
 
 impl Desk for Alone {

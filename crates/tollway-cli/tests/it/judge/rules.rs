@@ -92,17 +92,15 @@ async fn a_store_that_comes_back_brings_no_flood() {
     }
 }
 
-/// The same with a limit that comes back bit by bit. A store that stops instead of ending has cost
-/// three, so that is judged at full size only until it is mended.
+/// The same with a limit that comes back bit by bit.
 #[tokio::test]
 async fn a_store_that_comes_back_brings_no_flood_to_sliding_limits() {
     let limits = json!({"requests": [20, 4.0], "tokens": [1_000_000, 5.0], "latency": [5, 100]});
     let asked = || chats(if full() { 240 } else { 120 });
     for engine in engines() {
-        outage(engine, "openai", &limits, asked(), Outage::Killed).await;
-        if full() {
-            outage(engine, "openai", &limits, asked(), Outage::Stopped).await;
-        }
+        let killed = outage(engine, "openai", &limits, asked(), Outage::Killed);
+        let stopped = outage(engine, "openai", &limits, asked(), Outage::Stopped);
+        futures_util::future::join(killed, stopped).await;
     }
 }
 

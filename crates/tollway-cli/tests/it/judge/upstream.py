@@ -7,7 +7,8 @@ milliseconds between which answers take. BODIES is the TOML file with the bodies
 that API read. The first line that it prints is where it listens.
 
     GET /_judge/record    every call in order: when it arrived and was answered, in seconds; the
-                          route; which limit refused it, or null
+                          route; which limit refused it, or null. And for how long, all in all,
+                          the machine let this program wait since the first call
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from datetime import datetime, timezone
 from apis import APIS, Call
 
 BODY_MAX = 64 << 20
+# How long a sleep is, and what it takes longer on a machine that does nothing else.
+NAP, TIMER = 0.005, 0.002
 
 
 class Upstream:
@@ -31,6 +34,15 @@ class Upstream:
         # The order of answers is the same in every run that sends the same calls.
         self.chance = random.Random(options.get("seed", 1))
         self.record, self.started, self.number = [], None, 1_000_000
+        self.late = 0.0
+
+    async def watch_the_machine(self):
+        """Sleeps shortly again and again: what a sleep takes too long, everybody is late by."""
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(NAP)
+            if self.started is not None:
+                self.late += max(0.0, time.monotonic() - before - NAP - TIMER)
 
     async def answer(self, call):
         now = time.monotonic()
@@ -133,7 +145,8 @@ async def serve(upstream, reader, writer):
         while True:
             call = await read_call(reader)
             if call.path == "/_judge/record":
-                status, headers, body = 200, {}, json.dumps(upstream.record).encode()
+                told = {"calls": upstream.record, "late": upstream.late}
+                status, headers, body = 200, {}, json.dumps(told).encode()
             else:
                 status, headers, body = await upstream.answer(call)
             head = [f"HTTP/1.1 {status} Judged"]
@@ -149,12 +162,14 @@ async def serve(upstream, reader, writer):
 async def main(name, options, bodies):
     with open(bodies, "rb") as file:
         upstream = Upstream(name, json.loads(options), tomllib.load(file))
+    watch = asyncio.create_task(upstream.watch_the_machine())
     server = await asyncio.start_server(
         lambda reader, writer: serve(upstream, reader, writer), "127.0.0.1", 0, backlog=1024
     )
     port = server.sockets[0].getsockname()[1]
     print(f"judge  http://127.0.0.1:{port}", flush=True)
     await server.serve_forever()
+    watch.cancel()
 
 
 if __name__ == "__main__":

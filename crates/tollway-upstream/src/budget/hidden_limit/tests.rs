@@ -318,6 +318,8 @@ proptest! {
         let factor = factor + if kind == Kind::Grid { 1.0 } else { 0.0 };
         // To learn takes some windows, or a few of the first waits.
         let learning_ns = 12 * window_ns.max(1_000 * MS);
+        // And before, two at a time are under way.
+        let rounds = rounds + units;
         let most_ns = (least_ns as f64 * factor) as u64 + learning_ns + rounds * most_travel_ns;
         prop_assert!(world.took_ns() <= most_ns, "{} ms of {}", world.took_ns() / MS, most_ns / MS);
     }

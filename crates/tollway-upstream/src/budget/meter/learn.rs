@@ -153,7 +153,8 @@ impl Meter {
 
     /// Nanoseconds per unit of a sliding limit, where they are stated, or told instead of a reset.
     pub(super) fn refill_ns(&self, told: Option<u64>) -> Option<u64> {
-        if self.kind != Kind::Sliding || self.limit == 0 {
+        // Of a part, the reset is that of the part.
+        if self.kind != Kind::Sliding || self.limit == 0 || self.whole.limit > 0 {
             return None;
         }
         let whole = self.period_ns.or(told).map(|period_ns| period_ns.div_ceil(self.limit));

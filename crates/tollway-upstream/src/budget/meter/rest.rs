@@ -41,6 +41,7 @@ impl Meter {
             && self.unseen_units(now) == 0
             // Two that overlapped cannot be kept as one without loss; one of them is over soon.
             && self.live(now).count() <= 1
+            && !self.is_part_taken(now)
             && self.model.as_ref().is_none_or(|model| model.is_empty(now))
     }
 

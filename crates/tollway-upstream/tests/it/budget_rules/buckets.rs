@@ -38,7 +38,7 @@ fn a_route_without_fields_opens_up_step_by_step() {
         let ticket = desk.ticket_of(*waiter);
         desk.answer(ticket, 200, &[("via", "1.1 google")]);
     }
-    assert_eq!(desk.look().len(), 4);
+    assert_eq!(desk.look().len(), 2, "as many as were answered");
 }
 
 #[test]

@@ -261,6 +261,41 @@ fn a_profile_says_how_many_may_be_refused_at_once_by_a_limit_that_nothing_tells(
     assert!(error.to_string().contains("opens_up_to: 0 is not a number from 1"), "{error}");
 }
 
+/// As many are refused together as are under way where a limit begins that nobody expects.
+#[test]
+fn where_nobody_expects_a_limit_two_are_under_way_or_a_quarter_of_what_was_accepted() {
+    let mut desk = Desk::of(Arc::new(Profile::parse("name = 'silent'\n").expect("a profile")));
+    let mut under_way = std::collections::VecDeque::from([desk.go("/a")]);
+    for _ in 0..200 {
+        desk.wait("/a");
+    }
+    for accepted in 1..=100 {
+        let ticket = under_way.pop_front().expect("somebody is under way");
+        desk.answer(ticket, 200, &[]);
+        under_way.extend(desk.look().iter().map(|waiter| desk.ticket_of(*waiter)));
+        assert_eq!(under_way.len(), 2.max(accepted / 4), "after {accepted}");
+    }
+}
+
+/// However long a round trip takes, a limit that is documented is used.
+#[test]
+fn where_the_documentation_states_a_limit_requests_also_go_at_its_pace() {
+    let text = "name = 'stated'\n[[dimensions]]\nname = 'requests'\nstated = '25/1s'\n";
+    let mut desk = Desk::of(Arc::new(Profile::parse(text).expect("a profile")));
+    let first = desk.go("/a");
+    for _ in 0..20 {
+        desk.wait("/a");
+    }
+    desk.answer(first, 200, &[]);
+    assert_eq!(desk.look().len(), 2);
+    for _ in 0..10 {
+        desk.pass(39);
+        assert_eq!(desk.look().len(), 0);
+        desk.pass(1);
+        assert_eq!(desk.look().len(), 1);
+    }
+}
+
 #[test]
 fn lies_and_nonsense_end_in_waits_with_a_bound() {
     let mut desk = Desk::discord();
