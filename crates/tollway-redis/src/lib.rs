@@ -36,6 +36,7 @@ mod layout;
 mod lease;
 mod local_shares;
 mod node;
+mod numbers;
 mod open_reservations;
 mod packed_bytes;
 mod random_ids;
@@ -49,6 +50,7 @@ mod script_numbers;
 mod settings;
 mod single_request;
 mod split_policy;
+mod state_value;
 mod status;
 mod store;
 

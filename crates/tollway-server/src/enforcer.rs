@@ -53,10 +53,8 @@ pub(crate) struct Enforcer {
 
 /// Before the rules are in force: whoever is still asked under those before must not be taken for
 /// the newer ones.
-fn renew(memory: Option<&MemoryStore>, rules: &Rules, now: Timestamp) {
-    if let Some(memory) = memory {
-        memory.renew(rules.policies(), now);
-    }
+fn renew(store: &dyn Store, rules: &Rules, now: Timestamp) {
+    store.renew(&rules.policies().collect::<Vec<_>>(), now);
 }
 
 impl Enforcer {
@@ -72,7 +70,7 @@ impl Enforcer {
             Backing::Shared(store) => (store, None),
         };
         metrics.reloaded(clock.now());
-        renew(memory.as_deref(), &rules, clock.now());
+        renew(&*store, &rules, clock.now());
         Self {
             rules: ArcSwap::from_pointee(rules),
             changing: Mutex::default(),
@@ -118,7 +116,7 @@ impl Enforcer {
     }
 
     fn put_in_force(&self, rules: Rules) {
-        renew(self.memory.as_deref(), &rules, self.clock.now());
+        renew(&*self.store, &rules, self.clock.now());
         self.rules.store(Arc::new(rules));
     }
 
