@@ -1,17 +1,17 @@
 //! Names of keys in the store: whose state it is, and the slot that it lives in.
 //!
 //! ```text
-//!   tw:2GkTSxSzLo80:k{alice}            state of key `alice` under policies of that family
-//!   tw:2GkTSxSzLo80:h{5f2a…}a{b}        a key with braces: tagged by its hash
-//!   tw:2GkTSxSzLo80:s{x8Jd…}            a key of more than 128 bytes: its SHA-256, tagged by it
+//!   tw:2GkTSxSzLo80:k{alice}           state of key `alice` under policies of that family
+//!   tw:2GkTSxSzLo80:h{5f2a…}a{b}       a key with braces: tagged by its hash
+//!   tw:2GkTSxSzLo80:s{x8Jd…}           a key of more than 128 bytes: its SHA-256, tagged by it
 //!   tw:2GkTSxSzLo80:tuser{acme}:7       with `key_tags`, a key that brings its own hash tag
-//!   tw:2GkTSxSzLo80:u{acme}x8Jd…        the same of a long key
-//!   tw:2GkTSxSzLo80:t{2/1f3}alice       share 2 of a split key
-//!   tw:2g:k{alice}                      ledger of all GCRA states of key `alice`
-//!   tw:2r:{2k}9f0c…                     record of a reservation; `2k` is in the slot of its charges
-//!   tw:2q:{2k}71aa…                     answer to a request that may be asked again
+//!   tw:2GkTSxSzLo80:u{acme}x8Jd…       the same of a long key
+//!   tw:2GkTSxSzLo80:t{2/1f3}alice      share 2 of a split key
+//!   tw:2g:k{alice}                     ledger of all GCRA states of key `alice`
+//!   tw:2r:{2k}9f0c…                    record of a reservation; `2k` is in the slot of its charges
+//!   tw:2q:{2k}71aa…                    answer to a request that may be asked again
 //!   tw:2n:{GkTSxSzLo80}9c01e2           numbers of a family, by their mark
-//!   tw:2n:{GkTSxSzLo80}g                says that some of them have states in ledgers (`s`: strings)
+//!   tw:2n:{GkTSxSzLo80}g               some of them have states in ledgers (`s`: strings)
 //! ```
 //!
 //! **A family** is all policies of one name: a state stays where it is when their numbers change,

@@ -1,7 +1,7 @@
 //! Numbers that values are kept under, so that a state can be carried when they change.
 //!
 //! ```text
-//!   value in the store:  | … mark … |      tw:2n:{family}mark:  | edition: 7 | numbers: 4 × 8 | zone |
+//!   value:  | … mark … |      tw:2n:{family}mark:  | edition: 7 | numbers: 4 × 8 | zone |
 //! ```
 //!
 //! A value says by a mark of three bytes under which numbers of its family it is kept. What a mark

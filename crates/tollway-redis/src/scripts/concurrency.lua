@@ -2,8 +2,8 @@
 --
 --   value   | head, of kind 5 | n: 4 bytes | id: 16 | units: 7 | us: 7 | ns: 2 | ... n holds ... |
 --
---   constants   limit, lease_us, lease_ns, for how much longer than that a hold is believed (us): 0, or
---               anything if holds were carried here from a longer lease
+--   constants   limit, lease_us, lease_ns, for how much longer than that a hold is believed (us):
+--               0, or anything if holds were carried here from a longer lease
 --   state       { id, units, us, ns, id, units, us, ns, ... }
 
 -- A copy of the holds that have not expired and are not named `except`, and the units in them.

@@ -10,7 +10,8 @@
 --
 --   state    | head | what the algorithm draws | returns, 53 bytes each ... |
 --   head     | kind: 1 | mark of the numbers: 3 |
---   return   | id: 16 | units: us 7, ns 2, part 7 | expires: us 7, ns 2 | taken: us 7, ns 2 | mark: 3 |
+--   return   | id: 16 | units: us 7, ns 2, part 7 | expires: us 7, ns 2 | taken: us 7, ns 2 |
+--            | mark: 3 |
 --            units of an open reservation that come back if nobody settles it by then, and under
 --            which numbers they were taken
 --   record   | expires: us 7, ns 2 | taken: us 7, ns 2 | n: 2 | n times us 7, ns 2, part 7 | as the

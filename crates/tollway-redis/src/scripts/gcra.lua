@@ -8,8 +8,8 @@
 --   entry    | policy's family: 5 | mark of its numbers: 3 | us: 7 | ns: 2 | part: 7 |
 --   return   | the same 8 | a return as decide.lua draws it: 53 |
 --
--- A family has one entry. If its mark is of another kind than GCRA, the state is in the string of the
--- family, and the entry only says so, until `us`.
+-- A family has one entry. If its mark is of another kind than GCRA, the state is in the string of
+-- the family, and the entry only says so, until `us`.
 --
 -- The TAT is us microseconds + ns nanoseconds + part / scale nanoseconds: one unit rarely costs
 -- whole nanoseconds, and nothing is rounded. Durations (what a charge costs, what the bucket

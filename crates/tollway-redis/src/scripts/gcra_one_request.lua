@@ -8,8 +8,8 @@
 --
 --   KEYS   1..k   the ledgers, all different, as gcra.lua draws them: one, or one for each charge
 --   ARGV   1      per charge: family and mark of its numbers, what the bucket holds (us), what
---                 the charge costs (us), 3 doubles; per charge how far beyond what the bucket holds a TAT is
---                 believed (us), 1 double; absent if all of these are whole microseconds, per
+--                 the charge costs (us), 3 doubles; per charge how far beyond what the bucket holds
+--                 a TAT is believed (us), 1 double; absent if all of these are whole microseconds, per
 --                 charge: scale, the rest of what the charge costs (ns, part) and of what the
 --                 bucket holds (ns, part), 5 doubles; per key how long a new ledger lives, as text
 --                 (ms) after its length (1 byte), padded to 16 bytes

@@ -46,8 +46,8 @@ impl Inner {
                         Carried::Ask(again) => request = again,
                     }
                 }
-                // Units were given back under other numbers: what is left under those of the question
-                // is to be looked at.
+                // Units were given back under other numbers: what is left under those of the
+                // question is to be looked at.
                 Reply::Snapshot(_) if !asked.are_numbers_of(&request) => {
                     request = Arc::new(Request { op: Op::Peek, ..Request::clone(&asked) });
                 }
