@@ -256,6 +256,9 @@ struct DistinctStates {
     carried: Vec<(usize, Arc<CarriedValue>)>,
 }
 
+/// For each request the numbers of its parts' states.
+type NumbersOfParts = Vec<Vec<usize>>;
+
 /// Where a state is.
 struct StateLocation {
     /// A part of some request that is about it.
@@ -271,12 +274,11 @@ struct StateLocation {
 }
 
 impl DistinctStates {
-    /// The states, the keys that they are in, and for each request the numbers of its parts'
-    /// states; or the first request that asks about one of them under other numbers.
+    /// The states and where they are; or the first request that asks about one of them under other numbers.
     fn of<'a>(
         prefix: &str,
         requests: &[&'a Request],
-    ) -> Result<(Self, Vec<Vec<u8>>, Vec<Vec<usize>>), usize> {
+    ) -> Result<(Self, Vec<Vec<u8>>, NumbersOfParts), usize> {
         let (mut states, mut keys, mut key_numbers) = (Self::default(), Vec::new(), HashMap::new());
         let mut known: HashMap<&'a [u8], (usize, (u8, Mark))> = HashMap::new();
         let mut key_number = |name: Vec<u8>| {
