@@ -8,7 +8,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use core::time::Duration;
 
-use crate::{Charge, Cost, Decision, Snapshot, Timestamp, Verdict};
+use crate::{Charge, Cost, Decision, Policy, Snapshot, Timestamp, Verdict};
 
 /// Decides atomically.
 ///
@@ -64,6 +64,13 @@ pub trait Store: Send + Sync {
     /// their time zone. A store in this process has none.
     fn windows_by_other_rules(&self) -> u64 {
         0
+    }
+
+    /// Puts the numbers of these policies in force together, as a service does at its start and
+    /// whenever its rules change: whatever other numbers a key of theirs is kept under are older;
+    /// see [`Order`](crate::Order). A store that does not carry states has nothing to do.
+    fn renew(&self, policies: &[&Policy], now: Timestamp) {
+        let _ = (policies, now);
     }
 }
 

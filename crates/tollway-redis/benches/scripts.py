@@ -2,7 +2,7 @@
 """Compares scripts for one request of GCRA checks by the CPU time that a server spends on them.
 
     crates/tollway-redis/benches/scripts.py [--engine redis-server] [--rounds 30] [--only REGEX]
-        [--scripts REGEX] [--depths 1,20]
+        [--scripts REGEX] [--depths 1,20] [--since COMMIT]
 
 Every workload runs each of its scripts in turn, round after round, so that whatever else the machine
 does hurts all of them alike. CPU time is that of the server's main thread as /proc/PID/schedstat
@@ -11,7 +11,8 @@ the median and the least of all rounds, the median of each round's ratio to the 
 the workload, and the ratio of the least.
 
 The first script is the one that was sent until 2026-11-18; those scripts are read from commit
-c8c7539, the last that has them, and those of today from the tree.
+c8c7539, the last that has them, and those of today from the tree. With --since COMMIT the first is
+the script of one request as that commit has it.
 """
 
 import argparse
@@ -108,6 +109,7 @@ def batch_arguments(quota, charges, keys):
     state = lambda n: (
         struct.pack("<BH", 1, n % keys + 1)
         + identity(n)
+        + b"\0\0"
         + doubles(*quota.capacity, quota.scale, SKEW_US)
     )
     charge = lambda n: struct.pack("<HB", n + 1, 0) + doubles(*quota.cost)
@@ -154,9 +156,19 @@ def write_out(template, charges, keys):
     return write_lists(by_key, "@", "@}", range(1, charges + 1))
 
 
-def scripts_for(quota, charges, keys):
+def scripts_for(quota, charges, keys, since):
     """The scripts that can answer, by name: source and arguments. The first is what was sent."""
     names = []
+    if since:
+        text = subprocess.check_output(
+            ["git", "show", f"{since}:{FOLDER}/gcra_one_request.lua"], text=True
+        )
+        arguments = one_request_arguments(quota, charges, keys)
+        today_text = write_out(today("gcra_one_request"), charges, keys)
+        return {
+            f"gcra_one_request of {since}": (write_out(text, charges, keys), arguments),
+            "gcra_one_request": (today_text, arguments),
+        }
     if keys == 1:
         names += [("gcra_whole", whole_arguments), ("gcra_fine", fine_arguments)]
     if keys == charges:
@@ -263,7 +275,7 @@ def compare(engine, workload, depth, options):
     server = Server(engine)
     try:
         contenders = {}
-        for number, (name, script) in enumerate(scripts_for(quota, charges, keys).items()):
+        for number, (name, script) in enumerate(scripts_for(quota, charges, keys, options.since).items()):
             if number == 0 or re.search(options.scripts, name):
                 contenders[name] = Contender(server, number, *script, keys, depth)
         for number in range(options.rounds):
@@ -291,6 +303,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--scripts", default="")
     parser.add_argument("--depths", default="1,20")
+    parser.add_argument("--since", default="")
     options = parser.parse_args()
     print(f"load {' '.join(map(str, os.getloadavg()))}\n")
     print("| engine | request | depth | script | median µs | least µs | ratio | of least | bytes sent |")

@@ -2,18 +2,20 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use redis::{Cmd, Value};
 use tollway_core::{ErrorKind, State, StoreError, Timestamp};
 
 use crate::connection::Script;
 use crate::encoded_policy::GCRA;
+use crate::numbers::Mark;
 use crate::packed_bytes::{put_double, put_number};
 use crate::replay::{FoundStates, Reply};
-use crate::request::{KeyCharge, Op, Request};
+use crate::request::{CarriedValue, KeyCharge, Op, Request};
 use crate::script::{bit, gcra_checks, script};
 use crate::script_numbers::{moment, pair};
-use crate::{gcra_value, layout, single_request};
+use crate::{gcra_value, layout, single_request, state_value};
 
 /// What one request was answered, when, and on which states.
 #[derive(Clone, Debug)]
@@ -23,6 +25,18 @@ pub(crate) struct Outcome {
     pub(crate) now: Timestamp,
     /// The states of a denied request, part by part.
     pub(crate) states: Vec<State>,
+}
+
+impl Outcome {
+    /// As the answer to a question of this sort: a look tells what is left after a refund.
+    pub(crate) fn to(self, asked: &Op) -> Self {
+        match (&self.reply, asked) {
+            (Reply::Verdict(verdict), Op::Refund { .. }) => {
+                Self { reply: Reply::Snapshot(verdict.decisions()[0].snapshot()), ..self }
+            }
+            _ => self,
+        }
+    }
 }
 
 /// How a batch is asked.
@@ -52,9 +66,10 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// A run that answers `requests`, all of them in one slot.
-    pub(crate) fn new(prefix: &str, requests: &[&Request], manner: Manner) -> Self {
-        let (states, mut keys, numbers) = DistinctStates::of(prefix, requests);
+    /// A run that answers `requests`, all of them in one slot; or the first of them that asks about
+    /// a state under other numbers than one before it, and so is to go with the next run.
+    pub(crate) fn new(prefix: &str, requests: &[&Request], manner: Manner) -> Result<Self, usize> {
+        let (states, mut keys, numbers) = DistinctStates::of(prefix, requests)?;
         debug_assert!(states.locations.len() <= usize::from(u16::MAX), "batches are bounded");
         let state_keys = keys.len();
         let slot = layout::slot(keys.first().map_or(&[][..], |key| key));
@@ -67,13 +82,15 @@ impl Batch {
         let (script, arguments) = (script(states.kinds), Vec::new());
         let mut batch = Self { script, arguments, states, keys, state_keys, numbers, manner };
         batch.choose_script(requests);
-        batch
+        Ok(batch)
     }
 
     /// Takes the shortest way there is. What a single request sends is not encoded for a batch too:
     /// it hardly ever needs the whole script.
     fn choose_script(&mut self, requests: &[&Request]) {
         let is_gcra_check = self.states.kinds == bit(GCRA)
+            && self.states.locations.iter().all(|state| state.other_key.is_none())
+            && self.states.carried.is_empty()
             && self.manner.remember_ms.is_none()
             && requests.iter().all(|request| request.op == Op::Check && !request.lends());
         if !is_gcra_check {
@@ -118,6 +135,9 @@ impl Batch {
         let states = self.states.encode(requests, self.manner.about);
         self.arguments =
             vec![time(self.manner.at), states, encoded, remember_ms.unwrap_or_default()];
+        if !self.states.carried.is_empty() {
+            self.arguments.push(self.states.encode_carried());
+        }
     }
 
     /// What the server's answer means for each request.
@@ -138,12 +158,17 @@ impl Batch {
     ) -> Option<Vec<Result<Outcome, StoreError>>> {
         let locations = &self.states.locations;
         let (now, digits, found) = match &answer {
-            Value::BulkString(answer) => single_request::read(answer, locations.len())?,
+            Value::BulkString(answer) => {
+                single_request::read(answer, locations.iter().map(|state| state.id))?
+            }
             Value::Array(fields) => read_fields(fields)?,
             _ => return None,
         };
+        if let (Found::States(values), []) = (&found, digits) {
+            return self.under_other_numbers(requests, now, values);
+        }
         let mut states = FoundStates::new(now);
-        for (number, StateLocation { owner, key, id }) in locations.iter().enumerate() {
+        for (number, StateLocation { owner, key, id, .. }) in locations.iter().enumerate() {
             let encoded = &requests[owner.0].parts[owner.1].encoded;
             match &found {
                 Found::States(values) => states.add(encoded, values.get(number)?)?,
@@ -157,6 +182,33 @@ impl Batch {
             .map(|((request, numbers), digit)| outcome(&mut states, request, numbers, *digit, now))
             .collect();
         (outcomes.len() == requests.len()).then_some(outcomes)
+    }
+
+    /// Nothing was decided, since some values are kept under other numbers. Who asked about one of
+    /// these is told what was found; the others are to ask again.
+    fn under_other_numbers(
+        &self,
+        requests: &[&Request],
+        now: Timestamp,
+        values: &[Cow<'_, [u8]>],
+    ) -> Option<Vec<Result<Outcome, StoreError>>> {
+        let mut is_other = Vec::with_capacity(values.len());
+        for StateLocation { owner, .. } in &self.states.locations {
+            let value = values.get(is_other.len())?;
+            let encoded = &requests[owner.0].parts[owner.1].encoded;
+            let is_own = value.is_empty() || state_value::head(value) == Some(encoded.head());
+            is_other.push(!is_own);
+        }
+        let outcome = |numbers: &Vec<usize>| {
+            let reply = match numbers.iter().any(|number| is_other[*number]) {
+                true => Reply::OtherNumbers(
+                    numbers.iter().map(|number| values[*number].to_vec()).collect(),
+                ),
+                false => Reply::AskAgain,
+            };
+            Ok(Outcome { reply, now, states: Vec::new() })
+        };
+        Some(self.numbers.iter().map(outcome).collect())
     }
 }
 
@@ -191,13 +243,21 @@ fn read_fields<'a>(fields: &'a [Value]) -> Option<Fields<'a>> {
     Some((now, digits, found))
 }
 
+/// Added to the number of the other key where a sign is to be left.
+const SIGNS: u64 = 1 << 15;
+
 /// The states that the requests of a batch are about, each once.
 #[derive(Default)]
 struct DistinctStates {
     locations: Vec<StateLocation>,
     /// The kinds of the states, as bits.
     kinds: u8,
+    /// The numbers of states that were carried, and what they were and are.
+    carried: Vec<(usize, Arc<CarriedValue>)>,
 }
+
+/// For each request the numbers of its parts' states.
+type NumbersOfParts = Vec<Vec<usize>>;
 
 /// Where a state is.
 struct StateLocation {
@@ -205,49 +265,86 @@ struct StateLocation {
     owner: (usize, usize),
     /// Which of the keys it is in.
     key: usize,
-    /// Names it there, if it shares the key.
+    /// Which of them it may be in under other numbers, if that is to be looked at.
+    other_key: Option<usize>,
+    /// Whether a sign is to be left there.
+    signs: bool,
+    /// Its family and the mark of its numbers.
     id: [u8; 8],
 }
 
 impl DistinctStates {
-    /// The states, the keys that they are in, and for each request the numbers of its parts'
-    /// states.
-    fn of<'a>(prefix: &str, requests: &[&'a Request]) -> (Self, Vec<Vec<u8>>, Vec<Vec<usize>>) {
+    /// The states and where they are; or the first request that asks about one of them under other numbers.
+    fn of<'a>(
+        prefix: &str,
+        requests: &[&'a Request],
+    ) -> Result<(Self, Vec<Vec<u8>>, NumbersOfParts), usize> {
         let (mut states, mut keys, mut key_numbers) = (Self::default(), Vec::new(), HashMap::new());
-        let mut known: HashMap<&'a [u8], usize> = HashMap::new();
-        let mut add = |owner, part: &KeyCharge| {
-            let (name, id) = match part.encoded.shares() {
-                true => layout::ledger(prefix, &part.key),
-                false => (part.key.clone(), [0; 8]),
-            };
+        let mut known: HashMap<&'a [u8], (usize, (u8, Mark))> = HashMap::new();
+        let mut key_number = |name: Vec<u8>| {
             let next = keys.len();
-            let key = *key_numbers.entry(name).or_insert_with_key(|name: &Vec<u8>| {
+            *key_numbers.entry(name).or_insert_with_key(|name: &Vec<u8>| {
                 keys.push(name.clone());
                 next
-            });
-            states.kinds |= bit(part.encoded.kind);
-            states.locations.push(StateLocation { owner, key, id });
+            })
+        };
+        let mut add = |owner, part: &KeyCharge| {
+            let (ledger, family) = layout::ledger(prefix, &part.key);
+            let (is_in_ledger, looks) = (part.encoded.is_in_ledger(), part.encoded.may_be_mixed());
+            let text = || part.key.clone();
+            let (key, other_key) = match (is_in_ledger, looks) {
+                (true, false) => (key_number(ledger), None),
+                (false, false) => (key_number(text()), None),
+                (true, true) => (key_number(ledger), Some(key_number(text()))),
+                (false, true) => (key_number(text()), Some(key_number(ledger))),
+            };
+            states.kinds |= bit(part.encoded.kind) | if looks { bit(GCRA) } else { 0 };
+            let (id, signs) = (part.encoded.id(family), part.encoded.is_mixed());
+            states.locations.push(StateLocation { owner, key, other_key, signs, id });
             states.locations.len() - 1
         };
-        let mut numbers = Vec::with_capacity(requests.len());
+        let (mut numbers, mut carried) = (Vec::with_capacity(requests.len()), Vec::new());
         for (index, request) in requests.iter().enumerate() {
-            let parts = request.parts.iter().enumerate();
-            let number = parts.map(|(number, part)| {
-                *known.entry(&part.key).or_insert_with(|| add((index, number), part))
-            });
-            numbers.push(number.collect());
+            let mut of_parts = Vec::with_capacity(request.parts.len());
+            for (number, part) in request.parts.iter().enumerate() {
+                let head = part.encoded.head();
+                let (state, known_head) =
+                    *known.entry(&part.key).or_insert_with(|| (add((index, number), part), head));
+                if known_head != head {
+                    return Err(index);
+                }
+                of_parts.push(state);
+                carried.extend(part.carried.clone().map(|carried| (state, carried)));
+            }
+            numbers.push(of_parts);
         }
-        (states, keys, numbers)
+        states.carried = carried;
+        Ok((states, keys, numbers))
+    }
+
+    /// What was carried, as the fifth argument of a script.
+    fn encode_carried(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (number, carried) in &self.carried {
+            put_number(&mut out, *number as u64 + 1, 2);
+            for value in [&carried.found, &carried.becomes] {
+                put_number(&mut out, value.len() as u64, 4);
+                out.extend_from_slice(value);
+            }
+        }
+        out
     }
 
     /// The states as the second argument of a script.
     fn encode(&self, requests: &[&Request], about: Timestamp) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.locations.len() * 51);
-        for StateLocation { owner, key, id } in &self.locations {
+        let mut out = Vec::with_capacity(self.locations.len() * 53);
+        for StateLocation { owner, key, other_key, signs, id } in &self.locations {
             let encoded = &requests[owner.0].parts[owner.1].encoded;
             put_number(&mut out, u64::from(encoded.kind), 1);
             put_number(&mut out, *key as u64 + 1, 2);
             out.extend_from_slice(id);
+            let other = other_key.map_or(0, |key| key as u64 + 1);
+            put_number(&mut out, other + if *signs { SIGNS } else { 0 }, 2);
             out.extend_from_slice(&encoded.constants_at(about));
         }
         out
@@ -285,7 +382,7 @@ fn outcome(
     let agreed = match &reply {
         Reply::Verdict(verdict) => verdict.is_allowed() == (digit == b'1'),
         Reply::Grant(grant) => (grant.granted > 0) == (digit == b'1'),
-        Reply::Snapshot(_) | Reply::Reset | Reply::Settlement(_) => true,
+        _ => true,
     };
     if !agreed {
         return Err(refused("script and core disagree; is another version writing these keys?"));

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use tollway_core::{Charge, State, Timestamp, Verdict, decide_all};
 
 use crate::batch::Outcome;
+use crate::numbers::Mark;
 use crate::request::{KeyCharge, Request};
 use crate::settings::{Denials, KEPT_BYTES_MAX};
 
@@ -44,6 +45,8 @@ struct Generations {
 #[derive(Clone)]
 struct Entry {
     state: State,
+    /// The kind and the mark of the numbers that it is kept under.
+    head: (u8, Mark),
     server_time: Timestamp,
     asked_at: Instant,
 }
@@ -71,7 +74,7 @@ impl DenialCache {
             }
             let entry = generations.get(&part.key)?;
             let age = entry.asked_at.elapsed();
-            if age >= self.settings.recheck {
+            if age >= self.settings.recheck || entry.head != part.encoded.head() {
                 return None;
             }
             now = now.max(entry.server_time.after(age));
@@ -92,7 +95,8 @@ impl DenialCache {
         }
         let mut generations = self.generations();
         for (part, state) in request.parts.iter().zip(&outcome.states) {
-            let entry = Entry { state: state.clone(), server_time: outcome.now, asked_at };
+            let head = part.encoded.head();
+            let entry = Entry { state: state.clone(), head, server_time: outcome.now, asked_at };
             generations.put(part.key.clone(), entry, self.settings.keys_max);
         }
     }
@@ -138,7 +142,8 @@ mod tests {
     fn long_keys_are_forgotten_sooner_and_take_no_more_memory() {
         let policy = Policy::parse("api", "1/1m").unwrap();
         let state = State::vacant(policy.algorithm());
-        let entry = Entry { state, server_time: Timestamp::MIN, asked_at: Instant::now() };
+        let head = (1, Mark::of(&policy));
+        let entry = Entry { state, head, server_time: Timestamp::MIN, asked_at: Instant::now() };
         let mut generations = Generations::default();
         for number in 0..100u8 {
             let key = vec![number; 65_536];

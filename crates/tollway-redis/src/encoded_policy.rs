@@ -2,20 +2,19 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
 
-use tollway_core::calendar_window;
 use tollway_core::civil::Window;
-use tollway_core::concurrency::{self, Hold};
-use tollway_core::fixed_window::{self, Anchor};
-use tollway_core::gcra::{self, Gcra};
-use tollway_core::leaky_bucket;
-use tollway_core::sliding_window::{self, Cell, SlidingWindow};
+use tollway_core::fixed_window::Anchor;
+use tollway_core::gcra::Gcra;
 use tollway_core::{Algorithm, Policy, SKEW, State, Timestamp};
 
-use crate::packed_bytes::{Reader, put_double};
-use crate::script_numbers::{Amount, Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
+use crate::numbers::Mark;
+use crate::packed_bytes::put_double;
+use crate::script_numbers::{Amount, Scale, UNITS_MAX, amount, gcd, nanos, pair, units};
+use crate::state_value::{self, Return};
 
 /// A policy, and what a script must be told of it.
 #[derive(Debug)]
@@ -25,13 +24,35 @@ pub(crate) struct EncodedPolicy {
     pub(crate) kind: u8,
     /// The constants that are the same at any time; see [`Self::constants_at`].
     pub(crate) constants: Vec<u8>,
+    /// Names its numbers in values.
+    mark: Mark,
+    /// See [`Mark::believing`].
+    believes: bool,
+    made: Instant,
+    /// When its numbers were noted in the store: seconds after it was made, and one; 0 if never.
+    noted_s: AtomicU64,
+    is_mixed: AtomicBool,
+    /// Held by whoever notes the numbers first: the others wait for that.
+    pub(crate) noting: tokio::sync::Mutex<()>,
     /// How often a window was found that was opened by other rules of its time zone.
     by_other_rules: AtomicU64,
 }
 
+/// How urgently numbers are to be noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing may be kept under them before that.
+    First,
+    /// So that they are not forgotten while they are in use.
+    Again,
+}
+
+/// For how long they need not be noted again.
+const NOTED_FOR_S: u64 = 60;
+
 /// The encoded forms of policies seen before.
 #[derive(Debug, Default)]
-pub(crate) struct EncodedPolicies(RwLock<HashMap<u64, Arc<EncodedPolicy>>>);
+pub(crate) struct EncodedPolicies(RwLock<HashMap<(u64, Mark), Arc<EncodedPolicy>>>);
 
 /// The kind whose states share ledgers.
 pub(crate) const GCRA: u8 = 1;
@@ -44,16 +65,17 @@ impl EncodedPolicies {
     pub(crate) fn of(&self, policy: &Policy) -> Arc<EncodedPolicy> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         // The identity alone does not tell: one whose numbers come with the call is one policy.
-        if let Some(encoded) = known.get(&policy.id())
-            && encoded.algorithm() == policy.algorithm()
+        let key = (policy.id(), Mark::of(policy));
+        if let Some(encoded) = known.get(&key)
+            && encoded.policy.change_rule() == policy.change_rule()
         {
             return Arc::clone(encoded);
         }
         drop(known);
         let encoded = Arc::new(EncodedPolicy::new(policy));
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < KNOWN_MAX || known.contains_key(&policy.id()) {
-            known.insert(policy.id(), Arc::clone(&encoded));
+        if known.len() < KNOWN_MAX || known.contains_key(&key) {
+            known.insert(key, Arc::clone(&encoded));
         }
         encoded
     }
@@ -65,21 +87,59 @@ impl EncodedPolicies {
     }
 }
 
-/// Units of an open reservation that come back if nobody settles it in time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Return {
-    pub(crate) id: u128,
-    pub(crate) units: u64,
-    pub(crate) expires_at: Timestamp,
-    pub(crate) taken_at: Timestamp,
-}
-
 impl EncodedPolicy {
     pub(crate) fn new(policy: &Policy) -> Self {
-        let (kind, numbers) = constants(policy.algorithm());
+        let believes = matches!(policy.algorithm(), Algorithm::Gcra(gcra) if gcra.is_per_call());
+        Self::with(policy, believes)
+    }
+
+    fn with(policy: &Policy, believes: bool) -> Self {
+        let (kind, numbers) = constants(policy.algorithm(), believes);
+        let mark = Mark::of(policy);
         let mut constants = Vec::with_capacity(numbers.len() * size_of::<f64>());
         numbers.iter().for_each(|number| put_double(&mut constants, *number));
-        Self { policy: policy.clone(), kind, constants, by_other_rules: AtomicU64::new(0) }
+        Self {
+            policy: policy.clone(),
+            kind,
+            constants,
+            mark: if believes { mark.believing() } else { mark },
+            believes,
+            made: Instant::now(),
+            noted_s: AtomicU64::new(0),
+            is_mixed: AtomicBool::new(false),
+            noting: tokio::sync::Mutex::default(),
+            by_other_rules: AtomicU64::new(0),
+        }
+    }
+
+    /// The same numbers in their other form, if they have one: see [`Mark::believing`].
+    pub(crate) fn twin(&self) -> Option<Self> {
+        let twin = match self.algorithm() {
+            Algorithm::Gcra(gcra) if self.believes => self.under(Gcra::new(gcra.quota()).into()),
+            Algorithm::Gcra(gcra) => self.under(Gcra::per_call(gcra.quota()).into()),
+            Algorithm::Concurrency(_) => Self::with(&self.policy, !self.believes),
+            _ => return None,
+        };
+        if self.is_mixed() {
+            twin.now_mixed();
+        }
+        Some(twin)
+    }
+
+    /// Whether a state may be further in the future than the numbers allow for.
+    pub(crate) const fn believes(&self) -> bool {
+        self.believes
+    }
+
+    /// The same policy under other numbers.
+    pub(crate) fn under(&self, algorithm: Algorithm) -> Self {
+        let policy = Policy::new(self.policy.name(), algorithm).map(|policy| {
+            policy
+                .on_change(self.policy.change_rule())
+                .on_store_error(self.policy.store_error())
+                .reservations(self.policy.reservation_terms())
+        });
+        Self::new(&policy.unwrap_or_else(|_| self.policy.clone()))
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {
@@ -116,8 +176,13 @@ impl EncodedPolicy {
         amount(self.algorithm(), units)
     }
 
-    /// Whether its states share a ledger with those of the same key under other policies.
-    pub(crate) const fn shares(&self) -> bool {
+    /// The units that [`Self::amount`] was given.
+    pub(crate) fn units(&self, amount: Amount) -> u64 {
+        units(self.algorithm(), amount)
+    }
+
+    /// Whether its states are in ledgers, with those of the same key under other policies.
+    pub(crate) const fn is_in_ledger(&self) -> bool {
         self.kind == GCRA
     }
 
@@ -126,36 +191,83 @@ impl EncodedPolicy {
         if value.is_empty() {
             return Some((State::vacant(self.algorithm()), Vec::new()));
         }
-        let mut reader = Reader::new(value);
-        if reader.byte()? != self.kind {
+        if state_value::head(value)? != self.head() {
             return None;
         }
-        let state = parse_state(self.algorithm(), &mut reader)?;
+        let (state, returns) = state_value::parse(self.algorithm(), value)?;
         self.note_other_rules(&state);
-        let mut returns = Vec::new();
-        while !reader.is_empty() {
-            returns.push(self.parse_return(&mut reader)?);
-        }
         Some((state, returns))
     }
 
-    fn parse_return(&self, reader: &mut Reader<'_>) -> Option<Return> {
-        let id = reader.id()?;
-        let limbs = [reader.number(7)?, reader.number(2)?, reader.number(7)?];
-        let expires_at = parse_moment(reader)?;
-        let taken_at = parse_moment(reader)?;
-        Some(Return { id, units: units(self.algorithm(), limbs), expires_at, taken_at })
+    /// What its values begin with.
+    pub(crate) const fn head(&self) -> (u8, Mark) {
+        (self.kind, self.mark)
+    }
+
+    /// What names its states in ledgers beside their family, and in the script's answers.
+    pub(crate) fn id(&self, family: [u8; 5]) -> [u8; 8] {
+        let ([a, b, c, d, e], [f, g, h]) = (family, self.mark.0);
+        [a, b, c, d, e, f, g, h]
+    }
+
+    /// What is to be noted, if it has not been noted lately. Of those who ask in a while one is told
+    /// so, and sees to it.
+    pub(crate) fn needs_note(&self) -> Option<Need> {
+        let now_s = self.made.elapsed().as_secs() + 1;
+        match self.noted_s.load(Ordering::Acquire) {
+            0 => Some(Need::First),
+            noted_s if now_s < noted_s + NOTED_FOR_S => None,
+            noted_s => {
+                let swapped = self.noted_s.compare_exchange(
+                    noted_s,
+                    now_s,
+                    Ordering::AcqRel,
+                    Ordering::Acquire,
+                );
+                swapped.is_ok().then_some(Need::Again)
+            }
+        }
+    }
+
+    /// The numbers have been noted; `is_mixed` says whether its family has others whose states are
+    /// in keys of the other sort.
+    pub(crate) fn noted(&self, is_mixed: bool) {
+        self.is_mixed.store(is_mixed, Ordering::Release);
+        self.noted_s.store(self.made.elapsed().as_secs() + 1, Ordering::Release);
+    }
+
+    /// They could not be noted: to be tried again soon. Until then there may be anything.
+    pub(crate) fn not_noted(&self) {
+        let now_s = self.made.elapsed().as_secs() + 1;
+        self.is_mixed.store(true, Ordering::Release);
+        self.noted_s.store((now_s + 1).saturating_sub(NOTED_FOR_S).max(1), Ordering::Release);
+    }
+
+    /// Whether states of its family may be in keys of the other sort; as long as its own numbers
+    /// are not noted, nobody knows.
+    pub(crate) fn may_be_mixed(&self) -> bool {
+        self.is_mixed() || self.noted_s.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether there are states of its family in keys of the other sort.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.is_mixed.load(Ordering::Acquire)
+    }
+
+    /// A state of the other sort was found.
+    pub(crate) fn now_mixed(&self) {
+        self.is_mixed.store(true, Ordering::Release);
     }
 }
 
 /// The kind of an algorithm and its constants, in the order that its script names them.
-fn constants(algorithm: &Algorithm) -> (u8, Vec<u64>) {
+fn constants(algorithm: &Algorithm, believes: bool) -> (u8, Vec<u64>) {
     match algorithm {
         Algorithm::Gcra(gcra) => {
             let quota = gcra.quota();
             let mut constants = amount(algorithm, quota.burst()).to_vec();
             constants.push(Scale::of(quota).ticks);
-            constants.push(believed_us(gcra));
+            constants.push(if believes { UNITS_MAX } else { SKEW.as_micros() as u64 });
             (1, constants)
         }
         Algorithm::LeakyBucket(bucket) => {
@@ -175,7 +287,7 @@ fn constants(algorithm: &Algorithm) -> (u8, Vec<u64>) {
         }
         Algorithm::Concurrency(limit) => {
             let [us, ns] = pair(nanos(limit.lease()));
-            (5, vec![limit.limit(), us, ns])
+            (5, vec![limit.limit(), us, ns, if believes { UNITS_MAX } else { 0 }])
         }
         Algorithm::CalendarWindow(window) => {
             (6, vec![window.units(), window.carry(), window.grace()])
@@ -187,66 +299,7 @@ fn constants(algorithm: &Algorithm) -> (u8, Vec<u64>) {
     }
 }
 
-/// How far beyond what the bucket holds an arrival time is believed.
-pub(crate) const fn believed_us(gcra: &Gcra) -> u64 {
-    if gcra.is_per_call() { UNITS_MAX } else { SKEW.as_micros() as u64 }
-}
-
 /// The core has six algorithms; another one comes with its script.
-fn unreachable_kind() -> ! {
+pub(crate) fn unreachable_kind() -> ! {
     unreachable!("every algorithm of the core has a script")
-}
-
-fn parse_state(algorithm: &Algorithm, reader: &mut Reader<'_>) -> Option<State> {
-    Some(match algorithm {
-        Algorithm::Gcra(gcra) => State::Gcra(parse_gcra(gcra, reader)?),
-        Algorithm::LeakyBucket(_) => {
-            let level = reader.number(7)?;
-            State::LeakyBucket(leaky_bucket::State::new(level, parse_moment(reader)?))
-        }
-        Algorithm::FixedWindow(_) => {
-            let start = parse_moment(reader)?.as_nanos();
-            State::FixedWindow(fixed_window::State::from_words([start, reader.number(7)?]))
-        }
-        Algorithm::SlidingWindow(window) => State::SlidingWindow(parse_cells(window, reader)?),
-        Algorithm::Concurrency(_) => State::Concurrency(parse_holds(reader)?),
-        Algorithm::CalendarWindow(_) => {
-            let [start, end] = [moment(reader.number(7)?, 0), moment(reader.number(7)?, 0)];
-            let words = [start.as_nanos(), end.as_nanos(), reader.number(7)?];
-            State::CalendarWindow(calendar_window::State::from_words(words))
-        }
-        _ => unreachable_kind(),
-    })
-}
-
-fn parse_gcra(gcra: &Gcra, reader: &mut Reader<'_>) -> Option<gcra::State> {
-    let limbs = [reader.number(7)?, reader.number(2)?, reader.number(7)?];
-    let tat = Scale::of(gcra.quota()).ticks_of(limbs);
-    Some(gcra::State::from_words([tat as u64, (tat >> 64) as u64]))
-}
-
-fn parse_cells(window: &SlidingWindow, reader: &mut Reader<'_>) -> Option<sliding_window::State> {
-    let (buckets, period_ns) = (u128::from(window.buckets()), window.period().as_nanos());
-    let count = reader.number(4)?;
-    let cells = (0..count).map(|_| {
-        let start_ns = u128::from(parse_moment(reader)?.as_nanos());
-        // A cell is named by the first nanosecond of its tick, which lies in that tick.
-        let tick = start_ns * buckets / period_ns;
-        Some(Cell { tick: u64::try_from(tick).ok()?, units: reader.number(7)? })
-    });
-    Some(sliding_window::State::from_cells(cells.collect::<Option<Vec<_>>>()?))
-}
-
-fn parse_holds(reader: &mut Reader<'_>) -> Option<concurrency::State> {
-    let count = reader.number(4)?;
-    let holds = (0..count).map(|_| {
-        let (id, units) = (reader.id()?, reader.number(7)?);
-        Some(Hold { id, units, expires_at: parse_moment(reader)? })
-    });
-    Some(concurrency::State::from_holds(holds.collect::<Option<Vec<_>>>()?))
-}
-
-pub(crate) fn parse_moment(reader: &mut Reader<'_>) -> Option<Timestamp> {
-    let micros = reader.number(7)?;
-    Some(moment(micros, reader.number(2)?))
 }

@@ -10,7 +10,7 @@ const TILL_LEN: usize = 4;
 const ID_LEN: usize = 8;
 const STATE_LEN: usize = 16;
 
-/// The state of the policy with this identity, as
+/// The state of the family and the numbers that are named so, as
 /// [`EncodedPolicy::parse`](crate::encoded_policy::EncodedPolicy::parse) takes it: empty if there
 /// is none. `None` if the value is not of our making.
 pub(crate) fn state(value: &[u8], id: [u8; ID_LEN]) -> Option<Vec<u8>> {
@@ -25,7 +25,7 @@ pub(crate) fn state(value: &[u8], id: [u8; ID_LEN]) -> Option<Vec<u8>> {
     while !reader.is_empty() {
         let (owner, limbs) = (reader.take(ID_LEN)?, reader.take(STATE_LEN)?);
         if owner == id {
-            return Some([&[GCRA], limbs].concat());
+            return Some([&[GCRA], &owner[ID_LEN - 3..], limbs].concat());
         }
     }
     Some(Vec::new())
@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn a_state_is_found_by_the_identity_of_its_policy() {
         let ledger = [&[1, 0, 0, 0, 0][..], &[7; 8], &[70; 16], &[9; 8], &[90; 16]].concat();
-        assert_eq!(state(&ledger, [9; 8]), Some([&[1][..], &[90; 16]].concat()));
+        assert_eq!(state(&ledger, [9; 8]), Some([&[1, 9, 9, 9][..], &[90; 16]].concat()));
         assert_eq!(state(&ledger, [8; 8]), Some(Vec::new()));
         assert_eq!(state(b"", [7; 8]), Some(Vec::new()));
     }

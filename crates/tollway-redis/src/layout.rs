@@ -1,23 +1,31 @@
 //! Names of keys in the store: whose state it is, and the slot that it lives in.
 //!
 //! ```text
-//!   tw:GkTSxSzLo80:k{alice}            state of key `alice` under the policy of that identity
-//!   tw:GkTSxSzLo80:h{5f2a…}a{b}        a key with braces: tagged by its hash
-//!   tw:GkTSxSzLo80:s{x8Jd…}            a key of more than 128 bytes: its SHA-256, tagged by it
-//!   tw:GkTSxSzLo80:tuser{acme}:7       with `key_tags`, a key that brings its own hash tag
-//!   tw:GkTSxSzLo80:u{acme}x8Jd…        the same of a long key
-//!   tw:GkTSxSzLo80:t{2/1f3}alice       share 2 of a split key
-//!   tw:g:k{alice}                      ledger of all GCRA states of key `alice`
-//!   tw:r:{2k}9f0c…                     record of a reservation; `2k` is in the slot of its charges
-//!   tw:q:{2k}71aa…                     answer to a request that may be asked again
+//!   tw:2GkTSxSzLo80:k{alice}           state of key `alice` under policies of that family
+//!   tw:2GkTSxSzLo80:h{5f2a…}a{b}       a key with braces: tagged by its hash
+//!   tw:2GkTSxSzLo80:s{x8Jd…}           a key of more than 128 bytes: its SHA-256, tagged by it
+//!   tw:2GkTSxSzLo80:tuser{acme}:7       with `key_tags`, a key that brings its own hash tag
+//!   tw:2GkTSxSzLo80:u{acme}x8Jd…       the same of a long key
+//!   tw:2GkTSxSzLo80:t{2/1f3}alice      share 2 of a split key
+//!   tw:2g:k{alice}                     ledger of all GCRA states of key `alice`
+//!   tw:2r:{2k}9f0c…                    record of a reservation; `2k` is in the slot of its charges
+//!   tw:2q:{2k}71aa…                    answer to a request that may be asked again
+//!   tw:2n:{GkTSxSzLo80}9c01e2           numbers of a family, by their mark
+//!   tw:2n:{GkTSxSzLo80}g               some of them have states in ledgers (`s`: strings)
 //! ```
+//!
+//! **A family** is all policies of one name: a state stays where it is when their numbers change,
+//! and its value says under which numbers it is kept (`numbers`).
+//!
+//! **The digit** says how all that is written. Versions of before 2026-11-19 wrote no digit; what
+//! they have left is not looked at, and expires.
 //!
 //! **One slot per key.** The tag depends on the key alone, so charges on one key under any number
 //! of policies share a slot. Braces in a key choose nothing, unless the settings say that keys
 //! bring their own tags (`{tenant}`): then all keys of one tag share a slot.
 //!
 //! **Nothing is mistaken.** The letter before the tag says how the rest was made, the prefix holds
-//! no brace, and the policy's identity has a fixed length and no colon: no two keys have one name,
+//! no brace, and the family's identity has a fixed length and no colon: no two keys have one name,
 //! whatever bytes they are made of. Long keys are told apart by a hash for which nobody can find
 //! two of a kind: whoever could would make another pay. It has no seed, since all processes must
 //! agree.
@@ -34,10 +42,13 @@ pub(crate) const SLOTS: u16 = 16_384;
 /// and a store that is full answers nobody.
 const VERBATIM_LEN_MAX: usize = 128;
 
-/// The name of the state of `key` under the policy with this identity. With `key_tags` the tag in a
+/// Says how everything is written.
+const VERSION: u8 = b'2';
+
+/// The name of the state of `key` under the policies of this family. With `key_tags` the tag in a
 /// key chooses the slot.
-pub(crate) fn state_key(prefix: &str, policy_id: u64, key: &[u8], key_tags: bool) -> Vec<u8> {
-    let mut name = begun(prefix, policy_id);
+pub(crate) fn state_key(prefix: &str, family: u64, key: &[u8], key_tags: bool) -> Vec<u8> {
+    let mut name = begun(prefix, family);
     let is_long = key.len() > VERBATIM_LEN_MAX;
     match own_tag(key).filter(|_| key_tags) {
         Some(tag) if is_long => put_tagged(&mut name, b'u', &short(tag), &hashed(key)),
@@ -55,19 +66,31 @@ pub(crate) fn state_key(prefix: &str, policy_id: u64, key: &[u8], key_tags: bool
 }
 
 /// The name of one share of a split key, in a slot of its own.
-pub(crate) fn share_key(prefix: &str, policy_id: u64, key: &[u8], share: usize) -> Vec<u8> {
-    let mut name = begun(prefix, policy_id);
+pub(crate) fn share_key(prefix: &str, family: u64, key: &[u8], share: usize) -> Vec<u8> {
+    let mut name = begun(prefix, family);
     let key = short(key);
     let tag = format!("{share}/{:x}", crc16(&key) % SLOTS);
     put_tagged(&mut name, b't', tag.as_bytes(), &key);
     name
 }
 
-fn begun(prefix: &str, policy_id: u64) -> Vec<u8> {
+fn begun(prefix: &str, family: u64) -> Vec<u8> {
     let mut name = Vec::with_capacity(prefix.len() + VERBATIM_LEN_MAX + 64);
     name.extend_from_slice(prefix.as_bytes());
-    name.extend_from_slice(&identity(policy_id));
+    name.push(VERSION);
+    name.extend_from_slice(&identity(family));
     name
+}
+
+/// The name of a state that belongs to another family from now on.
+pub(crate) fn in_family(prefix: &str, mut name: Vec<u8>, family: u64) -> Vec<u8> {
+    name[prefix.len() + 1..][..IDENTITY_LEN].copy_from_slice(&identity(family));
+    name
+}
+
+/// The family that the name of a state says; `None` if it is not of our making.
+pub(crate) fn family(prefix: &str, name: &[u8]) -> Option<u64> {
+    name.get(prefix.len() + 1..)?.get(..IDENTITY_LEN).map(family_of)
 }
 
 fn put_tagged(name: &mut Vec<u8>, sort: u8, tag: &[u8], rest: &[u8]) {
@@ -95,20 +118,32 @@ fn hashed(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
-/// Where a GCRA state is that would be called `name`: the ledger of its key, and the policy's
-/// identity, which names it there.
-pub(crate) fn ledger(prefix: &str, name: &[u8]) -> (Vec<u8>, [u8; 8]) {
-    let (policy, tail) = name[prefix.len()..].split_at(IDENTITY_LEN);
+/// The ledger in which a state is that would be called `name`, if it is a GCRA state, and what
+/// names its family there.
+pub(crate) fn ledger(prefix: &str, name: &[u8]) -> (Vec<u8>, [u8; 5]) {
+    let (policy, tail) = name[prefix.len() + 1..].split_at(IDENTITY_LEN);
     let mut ledger = Vec::with_capacity(name.len());
     ledger.extend_from_slice(prefix.as_bytes());
-    ledger.push(b'g');
+    ledger.extend_from_slice(&[VERSION, b'g']);
     ledger.extend_from_slice(tail);
-    (ledger, policy_id(policy).to_le_bytes())
+    let family = family_of(policy);
+    // Forty bits tell apart the few families that charge one key.
+    let bits = (family ^ family >> 40).to_le_bytes();
+    (ledger, std::array::from_fn(|at| bits[at]))
+}
+
+/// What the name of everything begins with that says which numbers a family has.
+pub(crate) fn numbers_key(prefix: &str, family: u64) -> Vec<u8> {
+    let mut name = format!("{prefix}{}n:{{", char::from(VERSION)).into_bytes();
+    name.extend_from_slice(&identity(family));
+    name.push(b'}');
+    name
 }
 
 /// The name of a record that lives in `slot`: `r` for reservations, `q` for requests.
 pub(crate) fn record_key(prefix: &str, sort: char, slot: u16, id: u128) -> Vec<u8> {
-    format!("{prefix}{sort}:{{{}}}{id:032x}", slot_tag(slot)).into_bytes()
+    let version = char::from(VERSION);
+    format!("{prefix}{version}{sort}:{{{}}}{id:032x}", slot_tag(slot)).into_bytes()
 }
 
 /// The slot of a key's name, as a cluster works it out.
@@ -120,7 +155,7 @@ const IDENTITY_LEN: usize = 11;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Policy identity as eleven characters of base 64.
+/// A family as eleven characters of base 64.
 fn identity(id: u64) -> [u8; IDENTITY_LEN] {
     let mut left = id;
     std::array::from_fn(|_| {
@@ -130,8 +165,8 @@ fn identity(id: u64) -> [u8; IDENTITY_LEN] {
     })
 }
 
-/// The policy that [`identity`] names.
-fn policy_id(identity: &[u8]) -> u64 {
+/// The family that [`identity`] names.
+fn family_of(identity: &[u8]) -> u64 {
     let digit = |byte: &u8| DIGITS.iter().position(|known| known == byte).unwrap_or_default();
     identity.iter().rev().fold(0, |id, byte| id.wrapping_mul(64).wrapping_add(digit(byte) as u64))
 }
@@ -253,14 +288,14 @@ mod tests {
 
     /// What is in a store stays there when the process is replaced by a newer one.
     #[test]
-    fn names_of_short_keys_are_those_of_earlier_versions() {
+    fn names_are_those_of_earlier_versions_of_this_layout() {
         let name = |key: &[u8]| String::from_utf8(state_key("tw:", 7, key, true)).unwrap();
-        assert_eq!(name(b"alice"), "tw:HAAAAAAAAAA:k{alice}");
-        assert_eq!(name(&[b'x'; 128]), format!("tw:HAAAAAAAAAA:k{{{}}}", "x".repeat(128)));
-        assert_eq!(name(b"user{acme}:7"), "tw:HAAAAAAAAAA:tuser{acme}:7");
-        assert_eq!(name(b"a}"), "tw:HAAAAAAAAAA:h{089c4707b5459d83}a}");
+        assert_eq!(name(b"alice"), "tw:2HAAAAAAAAAA:k{alice}");
+        assert_eq!(name(&[b'x'; 128]), format!("tw:2HAAAAAAAAAA:k{{{}}}", "x".repeat(128)));
+        assert_eq!(name(b"user{acme}:7"), "tw:2HAAAAAAAAAA:tuser{acme}:7");
+        assert_eq!(name(b"a}"), "tw:2HAAAAAAAAAA:h{089c4707b5459d83}a}");
         let share = share_key("tw:", 7, b"alice", 2);
-        assert_eq!(String::from_utf8(share).unwrap(), "tw:HAAAAAAAAAA:t{2/2ed}alice");
+        assert_eq!(String::from_utf8(share).unwrap(), "tw:2HAAAAAAAAAA:t{2/2ed}alice");
     }
 
     #[test]
@@ -280,15 +315,24 @@ mod tests {
     #[test]
     fn the_gcra_states_of_a_key_share_a_ledger_in_their_slot() {
         for key in [b"alice".as_slice(), b"user{acme}:7", b"{}", b"AAAAAAAAAAA:k{x}"] {
-            let names = [7, u64::MAX].map(|policy| state_key("tw:", policy, key, true));
+            let names = [7, u64::MAX].map(|family| state_key("tw:", family, key, true));
             let [(one, first), (two, last)] = names.each_ref().map(|name| ledger("tw:", name));
-            assert_eq!((first, last), (7u64.to_le_bytes(), u64::MAX.to_le_bytes()));
+            assert_ne!(first, last);
             assert_eq!(one, two);
             assert_eq!(slot(&one), slot(&names[0]));
             assert_ne!(one, names[0]);
         }
         let tagged = |key: &[u8]| ledger("tw:", &state_key("tw:", 1, key, true)).0;
         assert_ne!(tagged(b"AAAAAAAAAAA:k{x}"), state_key("tw:", 0, b"x", true));
+    }
+
+    #[test]
+    fn a_name_says_its_family_and_can_be_given_another() {
+        let name = state_key("tw:", 7, b"alice", false);
+        assert_eq!(family("tw:", &name), Some(7));
+        let other = in_family("tw:", name, u64::MAX);
+        assert_eq!(other, state_key("tw:", u64::MAX, b"alice", false));
+        assert_eq!(family("tw:", b"tw:2short"), None);
     }
 
     #[test]

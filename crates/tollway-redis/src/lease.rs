@@ -63,11 +63,19 @@ impl Leases {
         Self { keys: Mutex::default(), max }
     }
 
-    /// The lease on a part's key; `None` if there are too many keys, or it is too long.
+    /// The lease on a part's key; `None` if there are too many keys, or it is too long, or still
+    /// has units that were taken under other numbers.
     pub(crate) fn of(&self, part: &KeyCharge, terms: LeaseTerms) -> Option<Arc<Lease>> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(lease) = keys.get(&part.key) {
-            return Some(Arc::clone(lease));
+            if lease.part.encoded.head() == part.encoded.head() {
+                return Some(Arc::clone(lease));
+            }
+            // What is in hand under other numbers goes back before there is more.
+            if lease.hand().left > 0 || Arc::strong_count(lease) > 1 {
+                return None;
+            }
+            keys.remove(&part.key);
         }
         if part.key.len() > KEPT_BYTES_MAX {
             return None;
@@ -192,6 +200,7 @@ mod tests {
             on_store_error: OnStoreError::Deny,
             returns: false,
             place: 0,
+            carried: None,
             shared: None,
         }
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use tollway_core::{
-    Algorithm, Charge, Cost, Decision, Key, Mode, Policy, Retry, Snapshot, State, Timestamp,
-    decide_all,
+    Algorithm, Change, Charge, Cost, Decision, Key, Mode, Order, Policy, Retry, Snapshot, State,
+    Timestamp, decide_all,
 };
 
 use crate::request::KeyCharge;
@@ -62,8 +62,13 @@ impl LocalShares {
         }
         for key in &keys {
             let policy = slots.iter().position(|slot| keys[*slot] == *key).unwrap_or_default();
-            let known = held.get(*key).map(|held| held.state.clone());
-            states.push(known.unwrap_or_else(|| State::vacant(policies[policy].algorithm())));
+            let (algorithm, rule) = (policies[policy].algorithm(), policies[policy].change_rule());
+            let change = Change { rule, order: Order::Forward };
+            let known = held.get(*key).map(|held| match held.algorithm == *algorithm {
+                true => held.state.clone(),
+                false => held.state.carry(&held.algorithm, algorithm, change, at),
+            });
+            states.push(known.unwrap_or_else(|| State::vacant(algorithm)));
         }
         let charges: Vec<Charge<'_>> =
             parts.iter().zip(&policies).map(|((part, _), policy)| charge(part, policy)).collect();
@@ -80,7 +85,8 @@ impl LocalShares {
 
 fn local_policy((part, shares): &LocalCharge<'_>) -> Option<Policy> {
     let algorithm = part.encoded.algorithm().smallest_share(*shares)?;
-    Policy::new(part.encoded.policy.name(), algorithm).ok()
+    let rule = part.encoded.policy.change_rule();
+    Policy::new(part.encoded.policy.name(), algorithm).ok().map(|policy| policy.on_change(rule))
 }
 
 fn charge<'a>(part: &KeyCharge, policy: &'a Policy) -> Charge<'a> {

@@ -40,6 +40,11 @@ impl<'a> Reader<'a> {
         self.take(16)?.try_into().ok().map(u128::from_be_bytes)
     }
 
+    /// What is left to be read.
+    pub(crate) const fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
     pub(crate) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.0.split_at_checked(len)?;
         self.0 = tail;

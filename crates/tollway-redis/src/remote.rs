@@ -38,12 +38,12 @@ use crate::call::CallError;
 use crate::connection::{BatchBounds, Batcher, Client, ClientSettings, Dialer, misuse, unknown};
 use crate::degraded::{degraded_grant, degraded_verdict};
 use crate::encoded_policy::EncodedPolicies;
-use crate::layout;
 use crate::local_shares::LocalShares;
 use crate::random_ids::RandomIds;
 use crate::request::{KeyCharge, Op, Request};
 use crate::settings::Settings;
 use crate::status::Status;
+use crate::{layout, numbers};
 
 /// A Tollway service as the store. Clones share everything.
 ///
@@ -242,13 +242,19 @@ impl Inner {
     /// What the policies need to answer in place of the service.
     fn request(&self, op: Op, charges: &[Charge<'_>]) -> Request {
         let part = |charge: &Charge<'_>| KeyCharge {
-            key: layout::state_key("", charge.policy.id(), charge.key.as_bytes(), false),
+            key: layout::state_key(
+                "",
+                numbers::family(charge.policy),
+                charge.key.as_bytes(),
+                false,
+            ),
             encoded: self.encoded_policies.of(charge.policy),
             units: charge.cost.get(),
             mode: charge.mode,
             on_store_error: charge.policy.store_error(),
             returns: charge.policy.reservation_terms().on_expiry == OnExpiry::Return,
             place: 0,
+            carried: None,
             shared: None,
         };
         Request { op, id: self.ids.next(), parts: charges.iter().map(part).collect() }

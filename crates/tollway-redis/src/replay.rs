@@ -11,8 +11,9 @@ use tollway_core::{
     Timestamp, Verdict, decide_all,
 };
 
-use crate::encoded_policy::{EncodedPolicy, Return};
+use crate::encoded_policy::EncodedPolicy;
 use crate::request::{KeyCharge, Op, Request};
+use crate::state_value::Return;
 
 /// What a request was answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,10 @@ pub(crate) enum Reply {
     Snapshot(Snapshot),
     Reset,
     Settlement(Settlement),
+    /// Nothing: of these values, one for each part, some are kept under other numbers.
+    OtherNumbers(Vec<Vec<u8>>),
+    /// Nothing, since others who asked at once met other numbers.
+    AskAgain,
 }
 
 /// The states of one batch, as the script found them and as the requests change them.
@@ -40,27 +45,15 @@ impl FoundStates {
     /// ours. As the script did, it takes a state ahead of the server's clock as left there by that
     /// clock being set back: requests come one at a time, and none of them comes late.
     pub(crate) fn add(&mut self, encoded: &EncodedPolicy, value: &[u8]) -> Option<()> {
-        let (mut state, mut returns) = encoded.parse(value)?;
-        let now = self.now;
-        state.rewind(encoded.algorithm(), now);
-        returns.retain(|entry| {
-            let is_open = entry.expires_at > now;
-            match (encoded.algorithm(), &mut state) {
-                _ if is_open => {}
-                (Algorithm::Concurrency(limit), State::Concurrency(state)) => {
-                    limit.release(state, entry.id, now);
-                }
-                (algorithm, state) => {
-                    state.refund(algorithm, entry.units, Some(entry.taken_at), now);
-                }
-            }
-            is_open
-        });
-        // What was given back leaves no moment behind in a value.
-        state.rewind(encoded.algorithm(), now);
+        let (state, returns) = found(encoded, value, self.now)?;
+        self.put(state, returns);
+        Some(())
+    }
+
+    /// Adds a state as it is now.
+    pub(crate) fn put(&mut self, state: State, returns: Vec<Return>) {
         self.states.push(state);
         self.returns.push(returns);
-        Some(())
     }
 
     /// The state with this number.
@@ -176,15 +169,55 @@ impl FoundStates {
     fn note_returns(&mut self, request: &Request, places: &[usize], held: &[Held]) {
         let Op::Reserve { expires_after, .. } = request.op else { return };
         let parts = request.parts.iter().zip(places).zip(held);
-        for ((_, place), held) in parts.filter(|((part, _), _)| part.returns) {
+        for ((part, place), held) in parts.filter(|((part, _), _)| part.returns) {
             self.returns[*place].push(Return {
                 id: request.id,
                 units: held.taken,
                 expires_at: self.now.after(expires_after),
                 taken_at: self.now,
+                mark: part.encoded.head().1,
             });
         }
     }
+}
+
+/// The state that `value` says as of now, with what has expired given back, and what will come back
+/// some day; `None` if it is not ours.
+pub(crate) fn found(
+    encoded: &EncodedPolicy,
+    value: &[u8],
+    now: Timestamp,
+) -> Option<(State, Vec<Return>)> {
+    let (mut state, mut returns) = encoded.parse(value)?;
+    if !encoded.believes() {
+        state.rewind(encoded.algorithm(), now);
+    }
+    let (_, mark) = encoded.head();
+    returns.retain(|entry| {
+        let is_open = entry.expires_at > now;
+        match (encoded.algorithm(), &mut state) {
+            _ if is_open => {}
+            (Algorithm::Concurrency(limit), State::Concurrency(state)) => {
+                limit.release(state, entry.id, now);
+            }
+            (algorithm, state) => {
+                let is_window =
+                    matches!(algorithm, Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_));
+                // As decide.lua has it.
+                let taken_at = match entry.mark == mark {
+                    true => Some(entry.taken_at),
+                    false => is_window.then_some(entry.expires_at),
+                };
+                state.refund(algorithm, entry.units, taken_at, now);
+            }
+        }
+        is_open
+    });
+    // What was given back leaves no moment behind in a value.
+    if !encoded.believes() {
+        state.rewind(encoded.algorithm(), now);
+    }
+    Some((state, returns))
 }
 
 /// The charges to trees of owners that the parts of a request were made of.

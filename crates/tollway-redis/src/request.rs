@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollway_core::civil::Zone;
 use tollway_core::shares::{Role, SharedPart};
 use tollway_core::{Algorithm, Mode, OnStoreError, Policy, ReservationId, Timestamp};
 
-use crate::encoded_policy::{EncodedPolicy, parse_moment};
-use crate::layout;
+use crate::encoded_policy::EncodedPolicy;
 use crate::packed_bytes::{Reader, put_double, put_number};
 use crate::script_numbers::{Amount, nanos, pair};
+use crate::state_value::parse_moment;
+use crate::{layout, numbers};
 
 /// What is asked, of which states.
 #[derive(Clone, Debug)]
@@ -37,9 +37,11 @@ pub(crate) enum Op {
         expires_after: Duration,
         slots: Vec<u16>,
     },
-    /// At these costs; none means that everything is given back.
+    /// At these costs; none means that everything is given back. `taken` are the units that were
+    /// taken by those parts whose numbers have changed since; it may be shorter.
     Settle {
         costs: Option<Vec<u64>>,
+        taken: Vec<Option<u64>>,
     },
 }
 
@@ -56,8 +58,18 @@ pub(crate) struct KeyCharge {
     pub(crate) returns: bool,
     /// Which of the request's charges it is, or a part of.
     pub(crate) place: u16,
+    /// A value that was found at the key under other numbers, and what that is under these.
+    pub(crate) carried: Option<Arc<CarriedValue>>,
     /// What it is in a tree of owners, if it is a part of a charge to one.
     pub(crate) shared: Option<SharedPart>,
+}
+
+/// A value that was found under other numbers, and what it is under those of the charge.
+#[derive(Debug)]
+pub(crate) struct CarriedValue {
+    pub(crate) found: Vec<u8>,
+    /// Empty if it says nothing.
+    pub(crate) becomes: Vec<u8>,
 }
 
 impl KeyCharge {
@@ -103,6 +115,8 @@ pub(crate) enum Settling {
     Keep(u64),
     /// Takes units, allowed or not.
     Extra(u64),
+    /// Gives units back that nobody knows when they were taken.
+    GiveBack(u64),
     /// Ends what is in flight.
     Release,
 }
@@ -116,6 +130,14 @@ impl Request {
     /// The policy of each part.
     pub(crate) fn policies(&self) -> Vec<&Policy> {
         self.parts.iter().map(|part| &part.encoded.policy).collect()
+    }
+
+    /// Whether the parts of the other request are under the same numbers.
+    pub(crate) fn are_numbers_of(&self, other: &Self) -> bool {
+        let heads = |request: &Self| {
+            request.parts.iter().map(|part| part.encoded.head()).collect::<Vec<_>>()
+        };
+        heads(self) == heads(other)
     }
 
     /// Whether the request reads or writes a reservation's record.
@@ -136,9 +158,9 @@ impl Request {
         put_number(out, self.parts.len() as u64, 2);
         out.extend_from_slice(&self.id.to_be_bytes());
         let mut charge = None;
-        for part in &self.parts {
+        for (index, part) in self.parts.iter().enumerate() {
             put_number(out, place(), 2);
-            let (mode, amount) = self.mode_and_amount(part);
+            let (mode, amount) = self.mode_and_amount(index, part);
             let is_first = charge.replace(part.place) != Some(part.place);
             let bits = part.shared_bits() + if is_first { 16 } else { 0 };
             put_number(out, mode + if lends { bits } else { 0 }, 1);
@@ -181,8 +203,8 @@ impl Request {
     }
 
     /// How one part is settled at its real cost.
-    pub(crate) fn settling(&self, part: &KeyCharge) -> Settling {
-        let Op::Settle { costs } = &self.op else { return Settling::Release };
+    fn settling(&self, index: usize, part: &KeyCharge) -> Settling {
+        let Op::Settle { costs, taken } = &self.op else { return Settling::Release };
         if matches!(part.encoded.algorithm(), Algorithm::Concurrency(_)) {
             return Settling::Release;
         }
@@ -190,17 +212,19 @@ impl Request {
             None => 0,
             Some(costs) => costs.get(usize::from(part.place)).copied().unwrap_or(part.units),
         };
-        match cost.checked_sub(part.units) {
-            None | Some(0) => Settling::Keep(cost),
-            Some(more) => Settling::Extra(more),
+        match (cost.checked_sub(part.units), taken.get(index).copied().flatten()) {
+            (None | Some(0), None) => Settling::Keep(cost),
+            (None | Some(0), Some(taken)) => Settling::GiveBack(taken.saturating_sub(cost)),
+            (Some(more), _) => Settling::Extra(more),
         }
     }
 
-    fn mode_and_amount(&self, part: &KeyCharge) -> (u64, Amount) {
+    fn mode_and_amount(&self, index: usize, part: &KeyCharge) -> (u64, Amount) {
         match &self.op {
-            Op::Settle { .. } => match self.settling(part) {
+            Op::Settle { .. } => match self.settling(index, part) {
                 Settling::Keep(units) => (0, part.encoded.amount(units)),
                 Settling::Extra(units) => (1, part.encoded.amount(units)),
+                Settling::GiveBack(units) => (3, part.encoded.amount(units)),
                 Settling::Release => (2, [0; 3]),
             },
             Op::Take => {
@@ -236,13 +260,9 @@ impl Request {
             out.extend_from_slice(&part.key);
             put_number(&mut out, part.units, 8);
             put_number(&mut out, u64::from(part.returns), 1);
-            let algorithm = part.encoded.algorithm();
-            algorithm.numbers().iter().for_each(|number| put_number(&mut out, *number, 8));
-            if let Algorithm::CalendarWindow(window) = algorithm {
-                let zone = window.calendar().zone().name();
-                put_number(&mut out, zone.len() as u64, 2);
-                out.extend_from_slice(zone.as_bytes());
-            }
+            let numbers = numbers::encode(part.encoded.algorithm());
+            put_number(&mut out, numbers.len() as u64, 2);
+            out.extend_from_slice(&numbers);
             put_number(&mut out, u64::from(part.place), 2);
         }
         put_number(&mut out, slots.len() as u64, 2);
@@ -273,51 +293,52 @@ fn put_taken(out: &mut Vec<u8>, taken_at: Option<Timestamp>) {
     limbs.iter().for_each(|limb| out.extend_from_slice(&limb.to_le_bytes()));
 }
 
-/// The parts that a reservation's record names, and all slots of the reservation if there are
-/// several; `None` if the record is not of our making.
-pub(crate) fn parse_record(record: &[u8]) -> Option<(Vec<KeyCharge>, Vec<u16>)> {
+/// What a reservation's record says.
+pub(crate) struct Record {
+    pub(crate) parts: Vec<KeyCharge>,
+    /// The units that each part took.
+    pub(crate) taken: Vec<u64>,
+    /// All slots of the reservation, if there are several.
+    pub(crate) slots: Vec<u16>,
+}
+
+/// What a reservation's record says; `None` if it is not of our making.
+pub(crate) fn parse_record(record: &[u8]) -> Option<Record> {
     let mut reader = Reader::new(record);
     parse_moment(&mut reader)?;
     parse_moment(&mut reader)?;
-    // What the charges took is the script's affair.
-    let taken_len = usize::try_from(reader.number(2)?).ok()? * 16;
-    reader.take(taken_len)?;
+    let taken = (0..reader.number(2)?)
+        .map(|_| Some([reader.number(7)?, reader.number(2)?, reader.number(7)?]));
+    let taken = taken.collect::<Option<Vec<Amount>>>()?;
     let count = reader.number(2)?;
     let part = |_| {
         let len = usize::try_from(reader.number(4)?).ok()?;
         let key = reader.take(len)?.to_vec();
         let (units, returns) = (reader.number(8)?, reader.byte()? == 1);
-        let mut numbers = [0; 4];
-        for number in &mut numbers {
-            *number = reader.number(8)?;
-        }
-        let mut algorithm = Algorithm::from_numbers(numbers)?;
-        if let Algorithm::CalendarWindow(window) = algorithm {
-            let len = usize::try_from(reader.number(2)?).ok()?;
-            let zone = std::str::from_utf8(reader.take(len)?).ok()?;
-            algorithm = window.in_zone(zone_named(zone)?).into();
-        }
+        let len = usize::try_from(reader.number(2)?).ok()?;
+        let algorithm = numbers::decode(reader.take(len)?)?;
         let policy = tollway_core::Policy::new("reserved", algorithm).ok()?;
         let encoded = Arc::new(EncodedPolicy::new(&policy));
         let (mode, on_store_error) = (Mode::Enforce, OnStoreError::Deny);
         let place = u16::try_from(reader.number(2)?).ok()?;
-        let shared = None;
-        Some(KeyCharge { key, encoded, units, mode, on_store_error, returns, place, shared })
+        let (carried, shared) = (None, None);
+        Some(KeyCharge {
+            key,
+            encoded,
+            units,
+            mode,
+            on_store_error,
+            returns,
+            place,
+            carried,
+            shared,
+        })
     };
-    let parts = (0..count).map(part).collect::<Option<_>>()?;
+    let parts = (0..count).map(part).collect::<Option<Vec<KeyCharge>>>()?;
+    let taken = parts.iter().zip(taken).map(|(part, taken)| part.encoded.units(taken)).collect();
     let slots = (0..reader.number(2)?).map(|_| u16::try_from(reader.number(2)?).ok());
     let slots = slots.collect::<Option<_>>()?;
-    Some((parts, slots))
-}
-
-#[cfg(feature = "zones")]
-fn zone_named(name: &str) -> Option<Zone> {
-    tollway_zones::named(name).ok()
-}
-
-#[cfg(not(feature = "zones"))]
-fn zone_named(name: &str) -> Option<Zone> {
-    (name == Zone::UTC.name()).then_some(Zone::UTC)
+    Some(Record { parts, taken, slots })
 }
 
 /// The slot that a reservation's name carries in its upper bits.

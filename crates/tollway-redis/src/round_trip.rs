@@ -11,6 +11,7 @@ use crate::batch::{Batch, Outcome};
 use crate::call::CallError;
 use crate::connection::{Failure, FailureKind, Proof, Redirect, unavailable, unknown};
 use crate::node::{Node, RequestCall};
+use crate::replay::Reply;
 use crate::request::{Op, Request};
 
 /// The most times that a request is sent on, or sent again.
@@ -61,18 +62,18 @@ fn gather(node: &Node, calls: Vec<RequestCall>) -> Vec<Group> {
     let mut groups = Vec::new();
     for call in calls.into_iter().filter(|call| call.progress.send()) {
         if is_solo(&call) {
-            groups.push(group(node, vec![call]));
+            groups.extend(groups_of(node, vec![call]));
             continue;
         }
         let waiting = by_slot.entry(if node.by_slot { call.question.slot } else { 0 }).or_default();
         let parts: usize = requests(waiting).map(|request| request.parts.len()).sum();
         let more = call.question.request.parts.len();
         if parts + more > PARTS_MAX || waiting.len() >= node.settings.batch_max {
-            groups.push(group(node, std::mem::take(waiting)));
+            groups.extend(groups_of(node, std::mem::take(waiting)));
         }
         waiting.push(call);
     }
-    groups.extend(by_slot.into_values().map(|waiting| group(node, waiting)));
+    groups.extend(by_slot.into_values().flat_map(|waiting| groups_of(node, waiting)));
     groups
 }
 
@@ -83,12 +84,34 @@ fn is_solo(call: &RequestCall) -> bool {
     manner.at.is_some() || manner.remember_ms.is_some() || asking || settles
 }
 
-fn group(node: &Node, calls: Vec<RequestCall>) -> Group {
-    let manner = calls.first().map(|call| call.question.manner).unwrap_or_default();
-    let asking = calls.iter().any(|call| call.question.asking);
-    let requests: Vec<_> = requests(&calls).collect();
-    let batch = Batch::new(&node.settings.prefix, &requests, manner);
-    Group { batch, calls, asking, repeats: 0 }
+/// Calls in as few runs as they can be in: one run asks about a state under one set of numbers.
+fn groups_of(node: &Node, mut calls: Vec<RequestCall>) -> Vec<Group> {
+    let mut groups = Vec::new();
+    while !calls.is_empty() {
+        let manner = calls.first().map(|call| call.question.manner).unwrap_or_default();
+        let batch = {
+            let requests: Vec<_> = requests(&calls).collect();
+            Batch::new(&node.settings.prefix, &requests, manner)
+        };
+        match batch {
+            Ok(batch) => {
+                let asking = calls.iter().any(|call| call.question.asking);
+                groups.push(Group { batch, calls, asking, repeats: 0 });
+                break;
+            }
+            // One request alone names each state once.
+            Err(0) => {
+                let refused = || StoreError::new(ErrorKind::Refused, "a state is named twice");
+                fail(node, calls.remove(0), refused());
+            }
+            Err(next) => {
+                let others = calls.split_off(next);
+                groups.extend(groups_of(node, calls));
+                calls = others;
+            }
+        }
+    }
+    groups
 }
 
 fn requests(calls: &[RequestCall]) -> impl Iterator<Item = &Request> {
@@ -152,7 +175,10 @@ fn hand_out(node: &Node, number: u64, groups: Vec<Group>, answers: Vec<Value>) -
 fn answer_all(node: &Node, calls: Vec<RequestCall>, outcomes: Vec<Result<Outcome, StoreError>>) {
     let is_written = |(request, outcome): (&Request, &Result<Outcome, StoreError>)| {
         let is_read = request.op == Op::Peek;
-        outcome.as_ref().is_ok_and(|outcome| !is_read && outcome.states.is_empty())
+        outcome.as_ref().is_ok_and(|outcome| {
+            let is_decided = !matches!(outcome.reply, Reply::OtherNumbers(_) | Reply::AskAgain);
+            is_decided && !is_read && outcome.states.is_empty()
+        })
     };
     let is_any_written = requests(&calls).zip(&outcomes).any(is_written);
     // Whoever has a decision in hand must find the outage over.

@@ -18,6 +18,7 @@ const DIVISION: &str = include_str!("scripts/division.lua");
 const GCRA_CHECK: &str = include_str!("scripts/gcra_check.lua");
 const GCRA_ONE_REQUEST: &str = include_str!("scripts/gcra_one_request.lua");
 const DECIDE: &str = include_str!("scripts/decide.lua");
+const NUMBERS: &str = include_str!("scripts/numbers.lua");
 const ALGORITHMS: [&str; 6] = [
     include_str!("scripts/gcra.lua"),
     include_str!("scripts/leaky_bucket.lua"),
@@ -54,6 +55,12 @@ pub(crate) fn gcra_one_request(charges: usize, keys: usize) -> Option<&'static S
     }
     let script = SCRIPTS[usize::from(keys > 1)].get(charges.checked_sub(1)?)?;
     Some(script.get_or_init(|| Script::new(write_out(GCRA_ONE_REQUEST, charges, keys))))
+}
+
+/// Notes sets of numbers.
+pub(crate) fn note_numbers() -> &'static Script {
+    static NOTE: OnceLock<Script> = OnceLock::new();
+    NOTE.get_or_init(|| Script::new(NUMBERS.to_owned()))
 }
 
 /// The bit of a kind.
@@ -148,7 +155,9 @@ mod tests {
                 (name, gcra_one_request(charges, keys).unwrap())
             })
         });
-        sets.chain([("batch".to_owned(), gcra_checks())]).chain(written_out).collect()
+        let others = [("batch", gcra_checks()), ("numbers", note_numbers())];
+        let others = others.map(|(name, script)| (name.to_owned(), script));
+        sets.chain(others).chain(written_out).collect()
     }
 
     /// The commands of Redis 6.2 that scripts may call, and the options that they may give them.

@@ -12,6 +12,9 @@ use tollway_core::{Algorithm, Quota, Timestamp};
 /// Above every limit, and low enough that sums of two stay exact in a double.
 pub(crate) const UNITS_MAX: u64 = 1 << 52;
 
+/// The latest moment that a double holds exactly, in microseconds.
+const MICROS_MAX: u64 = (1 << 53) - 1;
+
 /// Units, in the limbs that a script adds: microseconds, nanoseconds and part for GCRA, units and
 /// two zeros for the others.
 pub(crate) type Amount = [u64; 3];
@@ -49,9 +52,17 @@ impl Scale {
     }
 
     fn limbs(self, units: u64) -> Amount {
-        let ticks = u128::from(units) * u128::from(self.unit);
+        self.split(u128::from(units) * u128::from(self.unit), UNITS_MAX)
+    }
+
+    /// A moment in limbs.
+    pub(crate) fn limbs_of(self, ticks: u128) -> Amount {
+        self.split(ticks, MICROS_MAX)
+    }
+
+    fn split(self, ticks: u128, micros_max: u64) -> Amount {
         let scale = u128::from(self.ticks);
-        let micros = (ticks / (1_000 * scale)).min(u128::from(UNITS_MAX));
+        let micros = (ticks / (1_000 * scale)).min(u128::from(micros_max));
         let rest = ticks % (1_000 * scale);
         [micros as u64, (rest / scale) as u64, (rest % scale) as u64]
     }
@@ -95,6 +106,15 @@ mod tests {
                 assert_eq!(units(&algorithm, limbs), count, "{quota}");
                 assert!(limbs.iter().all(|limb| *limb < 1 << 53), "{quota}");
             }
+        }
+    }
+
+    #[test]
+    fn a_moment_in_limbs_is_the_same_moment() {
+        for quota in ["1000000/1s", "1/30d", "7/1s", "3/100ns"] {
+            let scale = Scale::of(quota.parse().unwrap());
+            let ticks = 1_700_000_000_123_456_789 * u128::from(scale.ticks) + 1;
+            assert_eq!(scale.ticks_of(scale.limbs_of(ticks)), ticks, "{quota}");
         }
     }
 

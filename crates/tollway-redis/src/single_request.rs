@@ -39,22 +39,27 @@ pub(crate) fn encode(
     Some((script, arguments))
 }
 
-/// What the script answers on so many charges: the time, the decision, and the states before.
-pub(crate) fn read<'a>(answer: &[u8], charges: usize) -> Option<Fields<'a>> {
+/// What the script answers on charges to states that are named so: the time, the decision, and the
+/// states before.
+pub(crate) fn read<'a>(
+    answer: &[u8],
+    ids: impl ExactSizeIterator<Item = [u8; 8]>,
+) -> Option<Fields<'a>> {
     let mut reader = Reader::new(answer);
     let (now_us, is_denied) = reader.double()?;
+    let charges = ids.len();
     let tats_us = (0..charges).map(|_| Some(reader.double()?.0)).collect::<Option<Vec<_>>>()?;
     // What is not told is 0.
     let mut limb = || if reader.is_empty() { Some(0) } else { Some(reader.double()?.0) };
     let now = moment(now_us, limb()?);
-    let state = |us| {
-        let mut value = vec![GCRA];
+    let state = |(us, [.., a, b, c]): (u64, [u8; 8])| {
+        let mut value = vec![GCRA, a, b, c];
         put_number(&mut value, us, 7);
         put_number(&mut value, limb()?, 2);
         put_number(&mut value, limb()?, 7);
         Some(Cow::Owned(value))
     };
-    let states = tats_us.into_iter().map(state).collect::<Option<_>>()?;
+    let states = tats_us.into_iter().zip(ids).map(state).collect::<Option<_>>()?;
     let digit: &[u8] = if is_denied { b"0" } else { b"1" };
     Some((now, digit, Found::States(states)))
 }
@@ -125,6 +130,7 @@ mod tests {
             on_store_error: OnStoreError::Deny,
             returns: false,
             place: 0,
+            carried: None,
             shared: None,
         };
         let parts: Vec<_> = limits.iter().map(part).collect();

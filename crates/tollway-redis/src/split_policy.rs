@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollway_core::Policy;
 
 use crate::encoded_policy::EncodedPolicy;
-use crate::layout;
 use crate::request::KeyCharge;
+use crate::{layout, numbers};
 
 /// The shares of one policy.
 pub(crate) struct SplitPolicy {
@@ -32,7 +32,8 @@ pub(crate) struct SplitPolicy {
 
 struct Share {
     encoded: Arc<EncodedPolicy>,
-    policy_id: u64,
+    /// Of the shares among as many: those among more or fewer are others.
+    family: u64,
     /// Units that this process saw left in it last.
     remaining: AtomicU64,
 }
@@ -43,11 +44,11 @@ impl SplitPolicy {
         let count = u32::from(count.max(1));
         let one = |index| {
             let algorithm = policy.algorithm().share(count, index)?;
-            let share = Policy::new(policy.name(), algorithm).ok()?;
+            let share = Policy::new(policy.name(), algorithm).ok()?.on_change(policy.change_rule());
             let remaining = AtomicU64::new(algorithm.limit());
             Some(Share {
                 encoded: Arc::new(EncodedPolicy::new(&share)),
-                policy_id: policy.id(),
+                family: numbers::family(policy) ^ u64::from(count),
                 remaining,
             })
         };
@@ -84,7 +85,7 @@ impl SplitPolicy {
         index: usize,
     ) -> KeyCharge {
         let share = &self.shares[index];
-        let key = layout::share_key(prefix, share.policy_id, key, index);
+        let key = layout::share_key(prefix, share.family, key, index);
         KeyCharge { key, encoded: Arc::clone(&share.encoded), ..part.clone() }
     }
 }

@@ -2,8 +2,10 @@
 
 mod answers;
 mod ask;
+mod carry;
 mod check;
 mod crossing;
+mod renew;
 mod shares;
 
 use std::collections::HashMap;
@@ -17,9 +19,9 @@ use tollway_core::{Charge, OnExpiry, Policy, StoreError, Timestamp};
 use crate::connection::{Dialer, misuse};
 use crate::denial::DenialCache;
 use crate::encoded_policy::EncodedPolicies;
-use crate::layout;
 use crate::lease::Leases;
 use crate::local_shares::LocalShares;
+use crate::numbers::Mark;
 use crate::open_reservations::OpenReservations;
 use crate::persistence::{Persistence, persistence};
 use crate::random_ids::RandomIds;
@@ -28,6 +30,7 @@ use crate::router::Router;
 use crate::settings::{PolicySettings, Settings};
 use crate::split_policy::SplitPolicy;
 use crate::status::Status;
+use crate::{layout, numbers};
 
 /// Limits shared through Redis or Valkey. Clones share everything.
 ///
@@ -60,6 +63,7 @@ struct Inner {
     denials: Option<DenialCache>,
     leases: Leases,
     splits: Mutex<HashMap<u64, Arc<SplitPolicy>>>,
+    in_force: Mutex<HashMap<u64, Vec<Mark>>>,
     runtime: Handle,
     /// Whether to decide at the caller's time instead of the server's; only tests do.
     obeys_caller: bool,
@@ -125,6 +129,7 @@ impl RedisStore {
             denials: settings.denials.map(DenialCache::new),
             leases: Leases::new(settings.local_keys_max),
             splits: Mutex::default(),
+            in_force: Mutex::default(),
             runtime,
             obeys_caller,
             settings,
@@ -162,7 +167,26 @@ impl Inner {
                 charges.iter().zip(0..).map(|(charge, place)| self.part(charge, place)).collect()
             }
         };
-        Ok(Request { op, id: self.ids.next(), parts })
+        Ok(Request { op, id: self.ids.next(), parts: self.apart(parts) })
+    }
+
+    /// A key cannot be kept under two sets of numbers at once: where a request names it twice in
+    /// one family, with different numbers, the later ones count for themselves.
+    pub(super) fn apart(&self, mut parts: Vec<KeyCharge>) -> Vec<KeyCharge> {
+        for later in 1..parts.len() {
+            let (before, rest) = parts.split_at_mut(later);
+            let part = &mut rest[0];
+            let is_other = |other: &KeyCharge| {
+                other.encoded.head() != part.encoded.head() && other.key == part.key
+            };
+            if before.iter().any(is_other) {
+                let policy = &part.encoded.policy;
+                let family = policy.id() ^ policy.numbers_mark();
+                let key = std::mem::take(&mut part.key);
+                part.key = layout::in_family(&self.settings.prefix, key, family);
+            }
+        }
+        parts
     }
 
     /// The parts of charges of which some are to trees of owners: to each bucket on the way to the
@@ -184,15 +208,16 @@ impl Inner {
 
     fn part(&self, charge: &Charge<'_>, place: u16) -> KeyCharge {
         let (policy, settings) = (charge.policy, &self.settings);
-        let (id, key) = (policy.id(), charge.key.as_bytes());
+        let (family, key) = (numbers::family(policy), charge.key.as_bytes());
         KeyCharge {
-            key: layout::state_key(&settings.prefix, id, key, settings.key_tags),
+            key: layout::state_key(&settings.prefix, family, key, settings.key_tags),
             encoded: self.encoded_policies.of(policy),
             units: charge.cost.get(),
             mode: charge.mode,
             on_store_error: policy.store_error(),
             returns: policy.reservation_terms().on_expiry == OnExpiry::Return,
             place,
+            carried: None,
             shared: None,
         }
     }

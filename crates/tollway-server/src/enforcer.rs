@@ -58,18 +58,8 @@ pub(crate) struct Enforcer {
 
 /// Before the rules are in force: whoever is still asked under those before must not be taken for
 /// the newer ones.
-fn renew(
-    memory: Option<&MemoryStore>,
-    durable: Option<&DurableStore>,
-    rules: &Rules,
-    now: Timestamp,
-) {
-    if let Some(memory) = memory {
-        memory.renew(rules.policies(), now);
-    }
-    if let Some(durable) = durable {
-        durable.renew(rules.policies());
-    }
+fn renew(store: &dyn Store, rules: &Rules, now: Timestamp) {
+    store.renew(&rules.policies().collect::<Vec<_>>(), now);
 }
 
 impl Enforcer {
@@ -89,7 +79,7 @@ impl Enforcer {
             Backing::Shared(store) => (store, None, None),
         };
         metrics.reloaded(clock.now());
-        renew(memory.as_deref(), durable.as_deref(), &rules, clock.now());
+        renew(&*store, &rules, clock.now());
         Self {
             rules: ArcSwap::from_pointee(rules),
             changing: Mutex::default(),
@@ -138,7 +128,7 @@ impl Enforcer {
     }
 
     fn put_in_force(&self, rules: Rules) {
-        renew(self.memory.as_deref(), self.durable.as_deref(), &rules, self.clock.now());
+        renew(&*self.store, &rules, self.clock.now());
         self.rules.store(Arc::new(rules));
     }
 

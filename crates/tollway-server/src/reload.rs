@@ -6,8 +6,7 @@
 //! listen, limits on connections, whether TLS is spoken at all and whether a token is needed no
 //! more belong to the process and need a restart; of these, what concerns TLS and tokens is told.
 //! States belong to their policy's name: one that is the same after a reload goes on where it was,
-//! and of one whose numbers have changed each key is carried over at its next request (in memory;
-//! on a shared store such a policy starts afresh).
+//! and of one whose numbers have changed each key is carried over at its next request.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;

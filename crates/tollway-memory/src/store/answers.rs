@@ -1,7 +1,8 @@
 //! The store behind the [`Store`] trait: every answer is ready at once.
 
 use tollway_core::{
-    Answer, Charge, Grant, ReservationId, Reserved, Settlement, Snapshot, Store, Timestamp, Verdict,
+    Answer, Charge, Grant, Policy, ReservationId, Reserved, Settlement, Snapshot, Store, Timestamp,
+    Verdict,
 };
 
 use super::MemoryStore;
@@ -53,5 +54,9 @@ impl Store for MemoryStore {
 
     fn release(&self, reservation: ReservationId, now: Timestamp) {
         self.cancel(reservation, now);
+    }
+
+    fn renew(&self, policies: &[&Policy], now: Timestamp) {
+        self.renew(policies.iter().copied(), now);
     }
 }

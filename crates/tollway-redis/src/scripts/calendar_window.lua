@@ -1,7 +1,7 @@
 -- Calendar window: when it starts and ends, and how much of what it may hold is gone. See
 -- tollway_core::calendar_window.
 --
---   value   | 6 | start us: 7 bytes | end us: 7 | debt: 7 |      little endian
+--   value   | head, of kind 6 | start us: 7 bytes | end us: 7 | debt: 7 |      little endian
 --
 -- Nothing here knows a calendar. The caller sends the edges of three windows: the one that it takes
 -- for the current one, and those before and after it. Whose clock is further off is told the
@@ -38,9 +38,9 @@ algorithms[6] = {
   vacant = function() return { 0, 0, 0 } end,
 
   parse = function(value)
-    if #value < 22 then return nil end
-    local start_us, end_us, debt = read('<I7I7I7', value, 2)
-    return { start_us, end_us, debt }, 23
+    if #value < HEAD_LEN + 21 then return nil end
+    local start_us, end_us, debt, tail = read('<I7I7I7', value, HEAD_LEN + 1)
+    return { start_us, end_us, debt }, tail
   end,
 
   repair = function(c, s)
@@ -73,5 +73,5 @@ algorithms[6] = {
     return floor((s[2] - now_us + next_us) / 1000) + 2
   end,
 
-  format = function(s) return pack('<BI7I7I7', 6, s[1], s[2], s[3]) end,
+  format = function(s) return pack('<I7I7I7', s[1], s[2], s[3]) end,
 }

@@ -1,8 +1,9 @@
 -- Concurrency: holds, soonest to expire first. See tollway_core::concurrency.
 --
---   value   | 5 | n: 4 bytes | id: 16 | units: 7 | us: 7 | ns: 2 | ... n holds ... |
+--   value   | head, of kind 5 | n: 4 bytes | id: 16 | units: 7 | us: 7 | ns: 2 | ... n holds ... |
 --
---   constants   limit, lease_us, lease_ns
+--   constants   limit, lease_us, lease_ns, for how much longer than that a hold is believed (us):
+--               0, or anything if holds were carried here from a longer lease
 --   state       { id, units, us, ns, id, units, us, ns, ... }
 
 -- A copy of the holds that have not expired and are not named `except`, and the units in them.
@@ -20,15 +21,15 @@ local function held(s, except)
 end
 
 algorithms[5] = {
-  constants = '<ddd',
+  constants = '<dddd',
 
   vacant = function() return {} end,
 
   parse = function(value)
-    if #value < 5 then return nil end
-    local n = read('<I4', value, 2)
-    local s, pos = {}, 6
-    if #value < 5 + n * 32 then return nil end
+    if #value < HEAD_LEN + 4 then return nil end
+    local n, pos = read('<I4', value, HEAD_LEN + 1)
+    local s = {}
+    if #value < HEAD_LEN + 4 + n * 32 then return nil end
     for i = 1, n * 4, 4 do
       s[i], s[i + 1], s[i + 2], s[i + 3], pos = read('<c16I7I7I2', value, pos)
     end
@@ -37,7 +38,7 @@ algorithms[5] = {
 
   -- On a copy: what gives back does not repair, in the core as here.
   repair = function(c, s)
-    local us, ns = plus(now_us + SKEW_US, now_ns, c[2], c[3])
+    local us, ns = plus(now_us + SKEW_US + c[4], now_ns, c[2], c[3])
     local i = #s - 3
     if i < 1 or s[i + 2] < us or s[i + 2] == us and s[i + 3] <= ns then return s end
     local mended = {}
@@ -100,7 +101,7 @@ algorithms[5] = {
   end,
 
   format = function(s)
-    local holds = { pack('<BI4', 5, #s / 4) }
+    local holds = { pack('<I4', #s / 4) }
     for i = 1, #s, 4 do
       holds[#holds + 1] = pack('<c16I7I7I2', s[i], s[i + 1], s[i + 2], s[i + 3])
     end

@@ -8,16 +8,20 @@
 --          m+1..     records of reservations, as the requests name them
 --          last      the request's own record, if ARGV[4] is not empty
 --
---   state    | kind | what the algorithm draws | returns, 50 bytes each ... |
+--   state    | head | what the algorithm draws | returns, 53 bytes each ... |
+--   head     | kind: 1 | mark of the numbers: 3 |
 --   return   | id: 16 | units: us 7, ns 2, part 7 | expires: us 7, ns 2 | taken: us 7, ns 2 |
---            units of an open reservation that come back if nobody settles it by then
+--            | mark: 3 |
+--            units of an open reservation that come back if nobody settles it by then, and under
+--            which numbers they were taken
 --   record   | expires: us 7, ns 2 | taken: us 7, ns 2 | n: 2 | n times us 7, ns 2, part 7 | as the
 --            caller wrote it ... |; what each of n charges took: a counted one may find less than
 --            it asks for, and no more is given back than was taken
 --
 --   ARGV   1   the time as two doubles (us, ns) in tests, empty otherwise: the server's TIME
---          2   per state: the kind (1 byte), which of KEYS it is in (2), the policy's identity (8)
---              and the algorithm's constants (doubles)
+--          2   per state: the kind (1 byte), which of KEYS it is in (2), the policy's family (5),
+--              the mark of its numbers (3), the other key that it may be in (2), +32768 if a sign
+--              is to be left there, or 0, and the algorithm's constants (doubles)
 --          3   the requests, one after the other:
 --              op (1), charges (2), id (16), then per charge
 --              state (2), mode (1: counted, +2 comes back on expiry), cost (3 doubles), then
@@ -31,13 +35,22 @@
 --              that the run begins. Behind the parts stands for each its cost with what the bucket
 --              keeps (3 doubles).
 --              settle:   record's key (2); mode 0 keeps this much and gives the rest back,
---                        1 takes more, 2 releases a hold
+--                        1 takes more, 2 releases a hold, 3 gives this much back
 --          4   how many milliseconds to remember the answer for a caller who asks again, or empty
+--          5   values that were found under other numbers, and what they are under those of now:
+--              state (2), length (4) and value of each; empty if it says nothing; absent if none
 --
 -- Answers { us, ns, one digit per request, value of each state before, or '' }: with these the
 -- caller works out with tollway_core what is left and when to come back. The digits:
 -- 1 taken or settled, 0 denied or unknown, 2 somebody else's data at a key, 3 a key that is full.
--- Or answers us alone, with nothing done: a calendar window was sent for another time.
+-- Or answers us alone, with nothing done: a calendar window was sent for another time. Or, with no
+-- digits and nothing done: a value is kept under other numbers than its policy has (its head says
+-- so), and the caller is to say what it is under these.
+--
+-- GCRA states are in ledgers, others in strings. Where the numbers of a policy are of both sorts,
+-- states name both keys. What is in one is marked in the other as well: there a head alone, of the
+-- other sort, says where the state is, and lives as long. Whoever does not know yet that there are
+-- two keys learns it by that.
 --
 -- Every state is written with a TTL that covers all of it, and is deleted when it says nothing.
 
@@ -60,13 +73,16 @@ end
 -- The constants of each state's algorithm, and where the state is.
 local constants, spec, pos, homes = {}, ARGV[2], 1, 0
 while pos <= #spec do
-  local kind, home, id = read('<BI2c8', spec, pos)
-  local c = { read(algorithms[kind].constants, spec, pos + 11) }
+  local kind, home, family, mark, other = read('<BI2c5c3I2', spec, pos)
+  local c = { read(algorithms[kind].constants, spec, pos + 13) }
   pos = c[#c]
-  c.kind, c.algorithm, c.home, c.id = kind, algorithms[kind], home, id
+  c.signs = other >= 32768
+  if c.signs then other = other - 32768 end
+  c.kind, c.algorithm, c.home, c.other, c.family = kind, algorithms[kind], home, other, family
+  c.mark, c.head = mark, pack('<B', kind) .. mark
   if c.algorithm.has_now and not c.algorithm.has_now(c) then return now_us end
   constants[#constants + 1] = c
-  homes = math.max(homes, home)
+  homes = math.max(homes, home, other)
 end
 local n = #constants
 
@@ -89,18 +105,60 @@ else
   end
 end
 
+-- What of a family is at a key that holds a state, or would hold one of the other sort.
+local function value_at(home, family, in_ledger)
+  local value = found[home]
+  if value and in_ledger then return algorithms[1].entry(value, family) end
+  return value
+end
+
+-- Whether a value only says that the state is at the other key.
+local function is_sign(value, in_ledger)
+  if in_ledger then return byte(value, HEAD_LEN) >= 64 end
+  return #value == HEAD_LEN and byte(value, 1) == 1
+end
+
 -- The values of the states, likewise; and which states there is no room for.
-local values, full = {}, {}
+local values, there, full, any_other = {}, {}, {}, false
+
+-- What the caller has carried: written if what he found is still there. If not, nothing is lost of
+-- what others have taken meanwhile: he finds other numbers again.
+local carried, is_carried = {}, {}
+pos = 1
+while ARGV[5] and pos <= #ARGV[5] do
+  local k, found_len = read('<I2I4', ARGV[5], pos)
+  local from = pos + 6
+  local becomes_len = read('<I4', ARGV[5], from + found_len)
+  pos = from + found_len + 4 + becomes_len
+  carried[k] = { ARGV[5]:sub(from, from + found_len - 1), ARGV[5]:sub(pos - becomes_len, pos - 1) }
+end
+
 for k, c in ipairs(constants) do
-  local value = found[c.home]
-  if value and c.algorithm.entry then
-    value = c.algorithm.entry(value, c.id)
-    full[k] = value == false and c.algorithm.is_full(found[c.home])
+  local in_ledger = c.kind == 1
+  local value = value_at(c.home, c.family, in_ledger)
+  if c.other > 0 and (value == false or value and is_sign(value, in_ledger)) then
+    local elsewhere = value_at(c.other, c.family, not in_ledger)
+    value = nil
+    if elsewhere ~= nil then value = false end
+    if elsewhere and not is_sign(elsewhere, not in_ledger) then value = elsewhere end
+  end
+  there[k] = value or ''
+  local becomes = value and carried[k]
+  if becomes and becomes[1] == value then
+    value, is_carried[k] = becomes[2] ~= '' and becomes[2], true
+  end
+  if value then
+    any_other = any_other or value:sub(1, HEAD_LEN) ~= c.head
+  elseif value == false and in_ledger and found[c.home] then
+    full[k] = algorithms[1].is_full(found[c.home])
   end
   values[k] = value
 end
+if any_other then
+  return { now_us, now_ns, '', unpack(there) }
+end
 
-local states, returns, dirty, answer = {}, {}, {}, { now_us, now_ns, '' }
+local states, returns, dirty, answer = {}, {}, is_carried, { now_us, now_ns, '' }
 -- States that a set-back clock left in the future; mended for good by whoever does not only look.
 local repaired, any_repaired = {}, false
 local gone, closed = {}, {}
@@ -111,7 +169,13 @@ local function expire(k, tail)
   for at = tail, #values[k], RETURN_LEN do
     local us, ns = read('<I7I2', values[k], at + 32)
     if us < now_us or us == now_us and ns <= now_ns then
-      local id, a, b, d, _, _, t_us, t_ns = read('<c16I7I2I7I7I2I7I2', values[k], at)
+      local id, a, b, d, _, _, t_us, t_ns, mark = read('<c16I7I2I7I7I2I7I2c3', values[k], at)
+      if mark ~= c.mark then
+        -- Under other numbers nobody knows what counts since when. A window must not get back what
+        -- was taken in it after the reservation has expired.
+        t_us, t_ns = nil, nil
+        if c.kind == 3 or c.kind == 6 then t_us, t_ns = us, ns end
+      end
       if c.algorithm.release then
         states[k] = c.algorithm.release(c, states[k], id)
       else
@@ -132,7 +196,7 @@ for k = 1, n do
     states[k] = c.algorithm.repair(c, c.algorithm.vacant())
   elseif value then
     local state, tail
-    if byte(value, 1) == c.kind then state, tail = c.algorithm.parse(value) end
+    state, tail = c.algorithm.parse(value)
     if state and (#value + 1 - tail) % RETURN_LEN == 0 then
       states[k], repaired[k] = c.algorithm.repair(c, state)
       any_repaired = any_repaired or repaired[k]
@@ -326,7 +390,8 @@ local function reserve(charges, id, shared)
     written[i + 1] = pack('<I7I2I7', a, b, d)
     if mode % 4 >= 2 then
       local list = returns[k] or {}
-      list[#list + 1] = pack('<c16I7I2I7I7I2I7I2', id, a, b, d, us, ns, now_us, now_ns)
+      list[#list + 1] = pack('<c16I7I2I7I7I2I7I2c3', id, a, b, d, us, ns, now_us, now_ns,
+        constants[k].mark)
       returns[k] = list
     end
   end
@@ -368,6 +433,8 @@ local function settle(charges, id)
         states[k] = c.algorithm.release(c, state, id)
       elseif mode == 1 then
         states[k] = c.algorithm.charge(c, state, true, a, b, d, id)
+      elseif mode == 3 then
+        states[k] = c.algorithm.refund(c, state, a, b, d)
       else
         local t_us, t_ns, t_part = read('<I7I2I7', record, taken + (at - first) / CHARGE_LEN * 16)
         a, b, d = without(c, t_us, t_ns, t_part, a, b, d)
@@ -426,7 +493,7 @@ end
 -- What has returns to make lives as long as the last of them.
 local function format(k)
   local c = constants[k]
-  local value, ttl_ms = c.algorithm.format(states[k]), c.algorithm.ttl_ms(c, states[k])
+  local value, ttl_ms = c.head .. c.algorithm.format(states[k]), c.algorithm.ttl_ms(c, states[k])
   local list = returns[k] or {}
   for _, entry in ipairs(list) do
     ttl_ms = math.max(ttl_ms, floor((read('<I7', entry, 33) - now_us) / 1000) + 2)
@@ -437,18 +504,39 @@ end
 -- Time in tests does not pass as the server's does: what they wrote must not expire by it.
 local function longer(ttl_ms) return ARGV[1] == '' and ttl_ms or ttl_ms + 3600000 end
 
--- Deletions last: a full store refuses the first write, before anything is changed.
 local ledgers = {}
+local function put_in_ledger(home, family, value)
+  local written = ledgers[home] or {}
+  written[#written + 1], written[family] = family, value
+  ledgers[home] = written
+end
+
+local function put(home, value, ttl_ms)
+  if ttl_ms > 0 then
+    redis.call('SET', KEYS[home], value, 'PX', longer(ttl_ms))
+  elseif found[home] then
+    gone[#gone + 1] = KEYS[home]
+  end
+end
+
+-- Whether the other key is to say where a state is: it did already, or others may look there.
+local function has_sign(c)
+  return c.other > 0 and (c.signs or value_at(c.other, c.family, c.kind ~= 1))
+end
+
+-- Deletions last: a full store refuses the first write, before anything is changed.
 for k in pairs(dirty) do
   local c, value, ttl_ms = constants[k], format(k)
-  if c.algorithm.merge then
-    local written = ledgers[c.home] or {}
-    written[#written + 1], written[c.id] = c.id, ttl_ms > 0 and value or ''
-    ledgers[c.home] = written
-  elseif ttl_ms > 0 then
-    redis.call('SET', KEYS[c.home], value, 'PX', longer(ttl_ms))
-  elseif values[k] then
-    gone[#gone + 1] = KEYS[c.home]
+  if c.kind == 1 then
+    put_in_ledger(c.home, c.family, ttl_ms > 0 and value or '')
+    if has_sign(c) then put(c.other, c.head, ttl_ms) end
+  else
+    put(c.home, value, ttl_ms)
+    if has_sign(c) then
+      local until_us = now_us + ttl_ms * 1000
+      local sign = '\1' .. c.mark .. pack('<I7I2I7', until_us, 0, 0)
+      put_in_ledger(c.other, c.family, ttl_ms > 0 and sign or '')
+    end
   end
 end
 for home, written in pairs(ledgers) do

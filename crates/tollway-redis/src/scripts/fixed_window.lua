@@ -1,6 +1,6 @@
 -- Fixed window: when it started and what was taken in it. See tollway_core::fixed_window.
 --
---   value   | 3 | us: 7 bytes | ns: 2 | count: 7 |      little endian
+--   value   | head, of kind 3 | us: 7 bytes | ns: 2 | count: 7 |      little endian
 --
 --   constants   units, period_us, period_ns, anchor (0: the epoch, 1: the first request)
 --   state       { us, ns, count }
@@ -27,9 +27,9 @@ algorithms[3] = {
   vacant = function() return { 0, 0, 0 } end,
 
   parse = function(value)
-    if #value < 17 then return nil end
-    local us, ns, count = read('<I7I2I7', value, 2)
-    return { us, ns, count }, 18
+    if #value < HEAD_LEN + 16 then return nil end
+    local us, ns, count, tail = read('<I7I2I7', value, HEAD_LEN + 1)
+    return { us, ns, count }, tail
   end,
 
   repair = function(c, s)
@@ -60,5 +60,5 @@ algorithms[3] = {
     return floor((s[1] - now_us + c[2]) / 1000) + 2
   end,
 
-  format = function(s) return pack('<BI7I2I7', 3, s[1], s[2], s[3]) end,
+  format = function(s) return pack('<I7I2I7', s[1], s[2], s[3]) end,
 }

@@ -4,9 +4,12 @@
 -- policies reads one value and writes one:
 --
 --   ledger   | 1 | till: 4 | entries, 24 bytes each ... |                                little endian
---            | 6 | till: 4 | n: 2 | n entries | returns, 58 bytes each ... |   with reservations open
---   entry    | policy's identity: 8 | us: 7 | ns: 2 | part: 7 |
---   return   | policy's identity: 8 | a return as decide.lua draws it: 50 |
+--            | 6 | till: 4 | n: 2 | n entries | returns, 61 bytes each ... |   with reservations open
+--   entry    | policy's family: 5 | mark of its numbers: 3 | us: 7 | ns: 2 | part: 7 |
+--   return   | the same 8 | a return as decide.lua draws it: 53 |
+--
+-- A family has one entry. If its mark is of another kind than GCRA, the state is in the string of
+-- the family, and the entry only says so, until `us`.
 --
 -- The TAT is us microseconds + ns nanoseconds + part / scale nanoseconds: one unit rarely costs
 -- whole nanoseconds, and nothing is rounded. Durations (what a charge costs, what the bucket
@@ -21,9 +24,9 @@
 --
 --   constants   capacity_us, capacity_ns, capacity_part, scale, how far beyond the capacity a TAT is
 --               believed (us): SKEW, or anything if the numbers of the policy come with the call
---   state       { us, ns, part }, in the rest of the script | 1 | us: 7 | ns: 2 | part: 7 | returns |
+--   state       { us, ns, part }; in the rest of the script head, us: 7, ns: 2, part: 7, returns
 
-local ENTRY_LEN, BACK_LEN = 24, 58
+local ENTRY_LEN, BACK_LEN = 24, 8 + RETURN_LEN
 
 -- The policies that one key may have states under, but for those that one request adds to fewer.
 local ENTRIES_MAX = 1024
@@ -39,7 +42,7 @@ end
 
 -- The entry at `at` of a ledger whose entries end at `last`, as a state with its returns.
 local function state_at(value, at, last)
-  local id, state = value:sub(at, at + 7), { '\1', value:sub(at + 8, at + ENTRY_LEN - 1) }
+  local id, state = value:sub(at, at + 7), { '\1', value:sub(at + 5, at + ENTRY_LEN - 1) }
   for back = last + 1, #value, BACK_LEN do
     if value:sub(back, back + 7) == id then
       state[#state + 1] = value:sub(back + 8, back + BACK_LEN - 1)
@@ -53,12 +56,12 @@ algorithms[1] = {
 
   vacant = function() return { 0, 0, 0 } end,
 
-  -- The state of a policy in a ledger: false if it has none, nil if this is no ledger.
-  entry = function(value, id)
+  -- The state of a family in a ledger: false if it has none, nil if this is no ledger.
+  entry = function(value, family)
     local first, last = entries_of(value)
     if not first then return nil end
     for at = first, last - 1, ENTRY_LEN do
-      if value:sub(at, at + 7) == id then return state_at(value, at, last) end
+      if value:sub(at, at + 4) == family then return state_at(value, at, last) end
     end
     return false
   end,
@@ -74,29 +77,30 @@ algorithms[1] = {
     return saying >= ENTRIES_MAX
   end,
 
-  -- The ledger with states written into it (by identity, and a list of those; '' for one that says
+  -- The ledger with states written into it (by family, and a list of those; '' for one that says
   -- nothing), and its TTL; nil if nothing is left in it.
   merge = function(value, written)
     local entries, backs, ttl_ms = {}, {}, 0
-    local function add(id, state)
-      local life_ms = floor((read('<I7', state, 2) - now_us) / 1000) + 2
-      for back = 18, #state, RETURN_LEN do
+    local function add(family, state)
+      local life_ms = floor((read('<I7', state, HEAD_LEN + 1) - now_us) / 1000) + 2
+      for back = 21, #state, RETURN_LEN do
         life_ms = math.max(life_ms, floor((read('<I7', state, back + 32) - now_us) / 1000) + 2)
       end
       if life_ms <= 0 then return end
-      for back = 18, #state, RETURN_LEN do
+      local id = family .. state:sub(2, HEAD_LEN)
+      for back = 21, #state, RETURN_LEN do
         backs[#backs + 1] = id .. state:sub(back, back + RETURN_LEN - 1)
       end
-      entries[#entries + 1], ttl_ms = id .. state:sub(2, 17), math.max(ttl_ms, life_ms)
+      entries[#entries + 1], ttl_ms = id .. state:sub(5, 20), math.max(ttl_ms, life_ms)
     end
-    for _, id in ipairs(written) do
-      if written[id] ~= '' then add(id, written[id]) end
+    for _, family in ipairs(written) do
+      if written[family] ~= '' then add(family, written[family]) end
     end
     if value then
       local first, last = entries_of(value)
       for at = first, last - 1, ENTRY_LEN do
-        local id = value:sub(at, at + 7)
-        if not written[id] then add(id, state_at(value, at, last)) end
+        local family = value:sub(at, at + 4)
+        if not written[family] then add(family, state_at(value, at, last)) end
       end
     end
     if #entries == 0 then return nil end
@@ -106,8 +110,8 @@ algorithms[1] = {
   end,
 
   parse = function(value)
-    local us, ns, part = read('<I7I2I7', value, 2)
-    return { us, ns, part }, 18
+    local us, ns, part, tail = read('<I7I2I7', value, HEAD_LEN + 1)
+    return { us, ns, part }, tail
   end,
 
   -- Works out when the bucket would be empty, the latest TAT there may be, and repairs a later one.
@@ -154,5 +158,5 @@ algorithms[1] = {
   -- Rounded up to the millisecond: a state must not be forgotten before it says nothing.
   ttl_ms = function(_, s) return floor((s[1] - now_us) / 1000) + 2 end,
 
-  format = function(s) return pack('<BI7I2I7', 1, s[1], s[2], s[3]) end,
+  format = function(s) return pack('<I7I2I7', s[1], s[2], s[3]) end,
 }

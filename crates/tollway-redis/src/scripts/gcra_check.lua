@@ -5,13 +5,13 @@
 -- script more than deciding does. The answer is the same, but for the values, which are the
 -- ledgers' and stand in a table of their own.
 -- Whatever is out of the ordinary (a counted charge, a ledger with returns to make or longer than
--- the 24581 bytes of ENTRIES_MAX, a state that a set-back clock left in the future, somebody else's
--- data) is not decided here: the answer is then nil, nothing has been written, and the caller asks
--- again with the whole script.
+-- the 24581 bytes of ENTRIES_MAX, a state under other numbers, one that a set-back clock left in the
+-- future, somebody else's data) is not decided here: the answer is then nil, nothing has been
+-- written, and the caller asks again with the whole script.
 
 -- Time in tests does not pass as the server's does: what they wrote must not expire by it.
 local longer_ms = ARGV[1] == '' and 2 or 3600002
-local LINGER_S, SPEC_LEN = 8, 51
+local LINGER_S, SPEC_LEN = 8, 53
 local requests, find, sub, max = ARGV[3], string.find, string.sub, math.max
 local n = #ARGV[2] / SPEC_LEN
 
@@ -37,8 +37,8 @@ local us, ns, part, cap_us, cap_ns, cap_part, scale = {}, {}, {}, {}, {}, {}, {}
 local home, id, at = {}, {}, {}
 for k = 1, n do
   local to_us, to_ns, skew_us, _
-  _, home[k], id[k], to_us, to_ns, cap_part[k], scale[k], skew_us =
-    read('<BI2c8ddddd', ARGV[2], (k - 1) * SPEC_LEN + 1)
+  _, home[k], id[k], _, to_us, to_ns, cap_part[k], scale[k], skew_us =
+    read('<BI2c8I2ddddd', ARGV[2], (k - 1) * SPEC_LEN + 1)
   to_us, to_ns = to_us + now_us, to_ns + now_ns
   if to_ns >= 1000 then to_us, to_ns = to_us + 1, to_ns - 1000 end
   cap_us[k], cap_ns[k] = to_us, to_ns
@@ -52,6 +52,8 @@ for k = 1, n do
       us[k], ns[k], part[k] = tat_us, tat_ns, tat_part
     end
     at[k] = place
+  elseif value and find(value, sub(id[k], 1, 5), 6, true) then
+    return nil
   end
 end
 

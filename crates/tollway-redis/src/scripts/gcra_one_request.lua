@@ -7,9 +7,9 @@
 -- once per key, with the text after its bar in between; the sign alone is the number.
 --
 --   KEYS   1..k   the ledgers, all different, as gcra.lua draws them: one, or one for each charge
---   ARGV   1      per charge: the policy's identity, what the bucket holds (us), what the charge
---                 costs (us), 3 doubles; per charge how far beyond what the bucket holds a TAT is
---                 believed (us), 1 double; absent if all of these are whole microseconds, per
+--   ARGV   1      per charge: family and mark of its numbers, what the bucket holds (us), what
+--                 the charge costs (us), 3 doubles; per charge how far beyond what the bucket holds
+--                 a TAT is believed (us), 1 double; absent if all of these are whole microseconds, per
 --                 charge: scale, the rest of what the charge costs (ns, part) and of what the
 --                 bucket holds (ns, part), 5 doubles; per key how long a new ledger lives, as text
 --                 (ms) after its length (1 byte), padded to 16 bytes
@@ -81,6 +81,9 @@ if value$ then
     if at@ then
       if at@ % 24 ~= 6 then return nil end
       was_us@, was_ns@, was_part@ = read('<I7I2I7', value$, at@ + 8)
+    elseif string.find(value$, sub(args, @ * 24 - 23, @ * 24 - 19), 6, true) then
+      -- Most likely it is kept under other numbers.
+      return nil
     end
     if next_at == 6 then offset$ = at@ and at@ + 7 elseif at@ ~= next_at then offset$ = nil end
     next_at = at@ and at@ + 24

@@ -1,6 +1,6 @@
 -- Leaky bucket: a level and the moment of the last drip. See tollway_core::leaky_bucket.
 --
---   value   | 2 | level: 7 bytes | us: 7 | ns: 2 |      little endian
+--   value   | head, of kind 2 | level: 7 bytes | us: 7 | ns: 2 |      little endian
 --
 --   constants   size, drip_size, interval_us, interval_ns
 --   state       { level, us, ns }
@@ -25,9 +25,9 @@ algorithms[2] = {
   vacant = function() return { 0, 0, 0 } end,
 
   parse = function(value)
-    if #value < 17 then return nil end
-    local level, us, ns = read('<I7I7I2', value, 2)
-    return { level, us, ns }, 18
+    if #value < HEAD_LEN + 16 then return nil end
+    local level, us, ns, tail = read('<I7I7I2', value, HEAD_LEN + 1)
+    return { level, us, ns }, tail
   end,
 
   repair = function(_, s)
@@ -57,5 +57,5 @@ algorithms[2] = {
     return floor((s[2] - now_us + drips * (c[3] + c[4] / 1000)) / 1000) + 2
   end,
 
-  format = function(s) return pack('<BI7I7I2', 2, s[1], s[2], s[3]) end,
+  format = function(s) return pack('<I7I7I2', s[1], s[2], s[3]) end,
 }

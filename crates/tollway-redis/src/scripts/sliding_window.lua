@@ -1,6 +1,6 @@
 -- Sliding window: units taken per tick, oldest first. See tollway_core::sliding_window.
 --
---   value   | 4 | n: 4 bytes | us: 7 | ns: 2 | units: 7 | ... n cells ... |      little endian
+--   value   | head, of kind 4 | n: 4 bytes | us: 7 | ns: 2 | units: 7 | ... n cells ... |
 --
 -- A cell is named by the moment at which its tick starts, the first whole nanosecond of it: ticks
 -- and their starts are in the same order, a cell stops counting one period after its start, and the
@@ -74,10 +74,10 @@ algorithms[4] = {
   vacant = function() return {} end,
 
   parse = function(value)
-    if #value < 5 then return nil end
-    local n = read('<I4', value, 2)
-    local s, pos = {}, 6
-    if #value < 5 + n * 16 then return nil end
+    if #value < HEAD_LEN + 4 then return nil end
+    local n, pos = read('<I4', value, HEAD_LEN + 1)
+    local s = {}
+    if #value < HEAD_LEN + 4 + n * 16 then return nil end
     for i = 1, n * 3, 3 do
       s[i], s[i + 1], s[i + 2], pos = read('<I7I2I7', value, pos)
     end
@@ -142,7 +142,7 @@ algorithms[4] = {
   end,
 
   format = function(s)
-    local cells = { pack('<BI4', 4, #s / 3) }
+    local cells = { pack('<I4', #s / 3) }
     for i = 1, #s, 3 do cells[#cells + 1] = pack('<I7I2I7', s[i], s[i + 1], s[i + 2]) end
     return table.concat(cells)
   end,

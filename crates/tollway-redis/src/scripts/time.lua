@@ -9,8 +9,8 @@
 local pack, read, byte = struct.pack, struct.unpack, string.byte
 local floor, fmod = math.floor, math.fmod
 
--- The bytes of a return, as decide.lua draws it.
-local RETURN_LEN = 50
+-- The bytes of a return and of what a value begins with, as decide.lua draws them.
+local RETURN_LEN, HEAD_LEN = 53, 4
 
 -- How far in the future a stored moment is believed: SKEW of tollway-core, in microseconds.
 local SKEW_US = 10000

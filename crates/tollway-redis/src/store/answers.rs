@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::{
-    Algorithm, Answer, Charge, Grant, Outage, Reservation, ReservationId, Reserved, Settlement,
-    Snapshot, Store, StoreError, Timestamp, Verdict,
+    Algorithm, Answer, Charge, Grant, Outage, Policy, Reservation, ReservationId, Reserved,
+    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict,
 };
 
 use super::ask::strange_answer;
@@ -111,6 +111,10 @@ impl Store for RedisStore {
 
     fn windows_by_other_rules(&self) -> u64 {
         self.inner.encoded_policies.windows_by_other_rules()
+    }
+
+    fn renew(&self, policies: &[&Policy], _now: Timestamp) {
+        self.inner.renew(policies);
     }
 }
 

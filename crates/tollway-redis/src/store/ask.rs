@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::FromRedisValue as _;
+use tokio::time::Instant;
 use tollway_core::{ReservationId, Settlement, StoreError, Timestamp, Verdict};
 
 use super::Inner;
+use super::carry::Carried;
 use crate::batch::{Manner, Outcome};
 use crate::call::{Call, CallError, shut_down};
 use crate::connection::{Failure, OutageRecord, unavailable, unknown};
@@ -15,17 +17,52 @@ use crate::layout;
 use crate::node::RoutedRequest;
 use crate::open_reservations::Leg;
 use crate::replay::Reply;
-use crate::request::{KeyCharge, Op, Request, name_in, parse_record, slot_of};
+use crate::request::{KeyCharge, Op, Record, Request, name_in, parse_record, slot_of};
+
+/// How often a request is asked, if there is time, while others carry its keys to other numbers.
+/// Each of them was answered, so it is seldom more than once.
+const TRIES: usize = 256;
 
 impl Inner {
-    /// Asks the store, and waits for the answer no longer than the budget. Whoever needs the
-    /// request afterwards keeps a reference to it.
+    /// Asks the store, and waits for the answer no longer than the budget. Keys that are kept under
+    /// other numbers are carried on the way. Whoever needs the request afterwards keeps a reference
+    /// to it.
     pub(super) async fn ask(
         &self,
         request: impl Into<Arc<Request>>,
         at: Timestamp,
     ) -> Result<Outcome, CallError> {
-        let request = request.into();
+        let (asked, began): (Arc<Request>, _) = (request.into(), Instant::now());
+        self.note_numbers_of(&asked).await;
+        let mut request = Arc::clone(&asked);
+        for _ in 0..TRIES {
+            let left = self.settings.timeout.saturating_sub(began.elapsed());
+            let outcome = self.ask_once(Arc::clone(&request), at, left).await?;
+            match outcome.reply {
+                Reply::AskAgain => {}
+                Reply::OtherNumbers(values) => {
+                    match self.under_other_numbers(&request, &values, outcome.now).await? {
+                        Carried::Answer(answer) => return Ok(answer.to(&asked.op)),
+                        Carried::Ask(again) => request = again,
+                    }
+                }
+                // Units were given back under other numbers: what is left under those of the
+                // question is to be looked at.
+                Reply::Snapshot(_) if !asked.are_numbers_of(&request) => {
+                    request = Arc::new(Request { op: Op::Peek, ..Request::clone(&asked) });
+                }
+                _ => return Ok(outcome.to(&asked.op)),
+            }
+        }
+        Err(CallError::store(unavailable("others carry the key to other numbers all the time")))
+    }
+
+    async fn ask_once(
+        &self,
+        request: Arc<Request>,
+        at: Timestamp,
+        budget: Duration,
+    ) -> Result<Outcome, CallError> {
         let slot = request.slot();
         let remember_ms = self.remember_ms(&request);
         let manner = Manner { at: self.obeys_caller.then_some(at), remember_ms, about: at };
@@ -33,7 +70,7 @@ impl Inner {
         let note_late = |began, reason: &str| {
             self.router.with_outage(slot, |outage| outage.failed_by(began, reason));
         };
-        let budget = (&self.runtime, self.settings.timeout);
+        let budget = (&self.runtime, budget);
         Call::ask(question, budget, |call| self.router.submit(call), note_late).await
     }
 
@@ -65,7 +102,7 @@ impl Inner {
         let mut answer = Ok(Settlement::Unknown);
         for leg in legs {
             self.forget_denials(&leg.parts);
-            let op = Op::Settle { costs: costs.clone() };
+            let op = Op::Settle { costs: costs.clone(), taken: Vec::new() };
             let request = Request { op, id: leg.id, parts: leg.parts };
             match self.ask(request, at).await {
                 Ok(Outcome { reply: Reply::Settlement(Settlement::Settled), .. }) => {
@@ -81,23 +118,22 @@ impl Inner {
 
     /// The legs of a reservation that another process made, from their records.
     async fn fetch_legs(&self, id: ReservationId) -> Result<Vec<Leg>, StoreError> {
-        let Some((parts, slots)) = self.fetch(id).await? else { return Ok(Vec::new()) };
+        let Some(Record { parts, slots, .. }) = self.fetch(id).await? else {
+            return Ok(Vec::new());
+        };
         let mut legs = vec![Leg { id: id.0, parts }];
         for slot in slots.into_iter().filter(|slot| *slot != slot_of(id)) {
             let id = name_in(slot, id.0);
             // A leg without a record is over.
-            if let Some((parts, _)) = self.fetch(ReservationId(id)).await? {
+            if let Some(Record { parts, .. }) = self.fetch(ReservationId(id)).await? {
                 legs.push(Leg { id, parts });
             }
         }
         Ok(legs)
     }
 
-    /// What the record of a reservation says: its parts in that slot, and all of its slots.
-    async fn fetch(
-        &self,
-        id: ReservationId,
-    ) -> Result<Option<(Vec<KeyCharge>, Vec<u16>)>, StoreError> {
+    /// What the record of a reservation says of its slot.
+    pub(super) async fn fetch(&self, id: ReservationId) -> Result<Option<Record>, StoreError> {
         let key = layout::record_key(&self.settings.prefix, 'r', slot_of(id), id.0);
         let absent = || unavailable("no server of the cluster holds the slot");
         let client = Arc::clone(&self.router.node(slot_of(id)).ok_or_else(absent)?.client);

@@ -59,6 +59,7 @@ impl Inner {
                     split = Some(SplitKey { split: shares, key, index });
                 }
             }
+            request.parts = self.apart(std::mem::take(&mut request.parts));
             // Neither is for requests of several charges, which are decided together.
             match &request.parts[..] {
                 [part] if part.mode == Mode::Enforce => {
@@ -194,7 +195,7 @@ impl Inner {
     }
 
     /// In how many parts the keys of a policy are: as the store was told, or as the policy says.
-    fn parts_of(&self, policy: &tollway_core::Policy) -> Option<NonZeroU16> {
+    pub(super) fn parts_of(&self, policy: &tollway_core::Policy) -> Option<NonZeroU16> {
         self.policy_settings(policy).split.or(policy.parts())
     }
 
@@ -204,7 +205,8 @@ impl Inner {
         count: u16,
     ) -> Result<Arc<SplitPolicy>, StoreError> {
         let mut splits = self.splits.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(split) = splits.get(&policy.id()) {
+        let id = policy.id() ^ policy.numbers_mark();
+        if let Some(split) = splits.get(&id) {
             return Ok(Arc::clone(split));
         }
         if splits.len() >= SPLITS_MAX {
@@ -214,7 +216,7 @@ impl Inner {
             misuse("a policy cannot be split into more shares than its limit has units")
         })?;
         let split = Arc::new(split);
-        splits.insert(policy.id(), Arc::clone(&split));
+        splits.insert(id, Arc::clone(&split));
         Ok(split)
     }
 

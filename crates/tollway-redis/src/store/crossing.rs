@@ -151,7 +151,7 @@ impl Inner {
             .filter(|(_, answer)| answer.as_ref().map_or(true, Verdict::is_allowed));
         let settling: Vec<_> = reserved
             .map(|(leg, _)| {
-                let op = Op::Settle { costs: costs.clone() };
+                let op = Op::Settle { costs: costs.clone(), taken: Vec::new() };
                 let request = Request { op, id: leg.id, parts: leg.parts.clone() };
                 let inner = Arc::clone(self);
                 self.runtime.spawn(async move { inner.ask(request, now).await })

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollway_core::{Charge, Cost, Key, Policy, Store, StoreError, Timestamp, Verdict};
 use tollway_redis::{RedisStore, Settings};
+use tollway_testkit::servers::Server;
 
 /// Settings with a prefix that no other test has, and time enough for a busy machine.
 pub(crate) fn settings() -> Settings {
@@ -33,6 +34,14 @@ pub(crate) fn charge<'a>(policy: &'a Policy, key: &'a str) -> Charge<'a> {
 
 pub(crate) fn cost(units: u64) -> Cost {
     Cost::new(units).unwrap()
+}
+
+/// The keys under a prefix that hold anything of keys; numbers of policies are kept beside them.
+pub(crate) fn kept_keys(server: &Server, settings: &Settings) -> Vec<String> {
+    let numbers = format!("{}2n:", settings.prefix);
+    let all = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
+    let all = all.lines().filter(|line| line.starts_with(&settings.prefix));
+    all.filter(|line| !line.starts_with(&numbers)).map(str::to_owned).collect()
 }
 
 /// How many of `clients × requests` single charges on one key are allowed, each client with a

@@ -9,7 +9,7 @@ use tollway_core::{
 };
 use tollway_redis::{Certificates, RedisStore, Settings};
 
-use crate::caller::{charge, check, connect, settings};
+use crate::caller::{charge, check, connect, kept_keys, settings};
 use crate::faults::until;
 use tollway_testkit::servers::{Engine, Server, free_port};
 
@@ -142,8 +142,7 @@ async fn somebody_elses_data_is_refused_and_not_overwritten() {
         let policy = Policy::parse("api", "1/30d").unwrap();
         let other = Policy::parse("other", "1/30d").unwrap();
         assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
-        let keys = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
-        let name = keys.lines().nth(2).unwrap().to_owned();
+        let name = kept_keys(server, &settings).remove(0);
         let theirs: [&[&str]; 3] =
             [&["RPUSH", &name, "a", "b"], &["HSET", &name, "f", "v"], &["SET", &name, "text"]];
         for words in theirs {
@@ -229,22 +228,21 @@ async fn an_exact_window_that_counts_on_stays_within_its_cells() {
         let store = connect(&server.url(), &settings).await;
         let count = [charge(&policy, "k").counted()];
         assert!(store.check(&count, Timestamp::MIN).await.unwrap().is_allowed());
-        let keys = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
-        let name = keys.lines().nth(2).unwrap();
+        let name = &kept_keys(server, &settings)[0];
         let mut client = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
         let get = |client: &mut redis::Connection| -> Vec<u8> {
             redis::cmd("GET").arg(name).query(client).unwrap()
         };
         // As many cells before the one that is there as a window may have.
         let value = get(&mut client);
-        let newest_us = u64::from_le_bytes([&value[5..12], &[0]].concat().try_into().unwrap());
-        let mut full = [&[4][..], &(cells_max as u32).to_le_bytes()].concat();
+        let newest_us = u64::from_le_bytes([&value[8..15], &[0]].concat().try_into().unwrap());
+        let mut full = [&value[..4], &(cells_max as u32).to_le_bytes()].concat();
         for before in (1..cells_max as u64).rev() {
             full.extend_from_slice(&(newest_us - before).to_le_bytes()[..7]);
             full.extend_from_slice(&[0, 0]);
             full.extend_from_slice(&1u64.to_le_bytes()[..7]);
         }
-        full.extend_from_slice(&value[5..]);
+        full.extend_from_slice(&value[8..]);
         redis::cmd("SET").arg(name).arg(&full).arg("KEEPTTL").exec(&mut client).unwrap();
         for _ in 0..2 {
             let verdict = store.check(&count, Timestamp::MIN).await.unwrap();

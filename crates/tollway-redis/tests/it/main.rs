@@ -8,6 +8,8 @@ mod calendars;
 /// Callers: stores, policies and charges as the tests need them.
 mod caller;
 
+/// Numbers that change while keys are in use: what was used is carried.
+mod changes;
 /// A real 3+3 cluster: the same answers, slots, failover.
 mod cluster;
 /// The conformance file and random histories: decisions equal to the core's, charge for charge.

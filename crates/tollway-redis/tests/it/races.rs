@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use tollway_core::concurrency::Concurrency;
 use tollway_core::fixed_window::{Anchor, FixedWindow};
-use tollway_core::gcra::Gcra;
 use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
-use tollway_core::{Algorithm, Cost, Policy, Quota, Store, Timestamp};
+use tollway_core::{Algorithm, Policy, Quota, Store, Timestamp};
 
-use crate::caller::{admitted, charge, check, connect, settings};
+use crate::caller::{admitted, charge, check, connect, kept_keys, settings};
 use tollway_testkit::servers::Engine;
 
 /// Slow enough that nothing comes back while a test runs.
@@ -92,6 +91,8 @@ async fn many_callers_of_one_process_share_few_round_trips() {
     for engine in Engine::available() {
         let store = connect(&engine.shared().url(), &settings()).await;
         let policy = Arc::new(Policy::parse("api", "1000000/1s").unwrap());
+        // The first request notes the numbers of the policy.
+        assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
         let before = store.status();
         let callers: Vec<_> = (0..64)
             .map(|_| {
@@ -171,9 +172,13 @@ async fn every_key_has_a_time_to_live_and_idle_keys_vanish() {
         let store = connect(&server.url(), &settings).await;
         let policy = Policy::parse("brief", "10/1s").unwrap();
         assert!(check(&store, &policy, "k").await.unwrap().is_allowed());
-        let keys = || server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
-        assert!(keys().starts_with("*1"), "one key");
-        tollway_testkit::servers::eventually(Duration::from_secs(10), || keys().starts_with("*0"));
+        let all = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
+        for key in all.lines().filter(|line| line.starts_with(&settings.prefix)) {
+            assert!(!server.tell(&["PTTL", key]).starts_with(":-"), "{key}");
+        }
+        let keys = || kept_keys(server, &settings).len();
+        assert_eq!(keys(), 1);
+        tollway_testkit::servers::eventually(Duration::from_secs(10), || keys() == 0);
     }
 }
 
@@ -196,9 +201,8 @@ async fn a_state_that_is_charged_again_outlives_its_need_by_seconds_at_most() {
             for count in 1..=20 {
                 let charges = [0, 1].map(|n| charge(&policies[n], keys[n]));
                 assert!(store.check(&charges, Timestamp::MIN).await.unwrap().is_allowed());
-                let keys = server.tell(&["KEYS", &format!("{}*", settings.prefix)]);
-                for key in keys.lines().filter(|line| line.starts_with(&settings.prefix)) {
-                    let answer = server.tell(&["PTTL", key]);
+                for key in kept_keys(server, &settings) {
+                    let answer = server.tell(&["PTTL", &key]);
                     let left: u128 = answer.trim().trim_start_matches(':').parse().unwrap();
                     let need = unit * count;
                     let passed = start.elapsed().as_millis();
@@ -206,30 +210,6 @@ async fn a_state_that_is_charged_again_outlives_its_need_by_seconds_at_most() {
                 }
             }
         }
-    }
-}
-
-/// What comes with the call is no part of the state's name, nor of what the state means.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_key_keeps_its_state_when_the_quota_comes_with_the_call() {
-    for engine in Engine::available() {
-        let store = connect(&engine.shared().url(), &settings()).await;
-        let per_call = |text: &str| {
-            let quota: Quota = text.parse().unwrap();
-            Policy::new("cell", Gcra::per_call(quota)).unwrap()
-        };
-        let slow = per_call("1/1m burst 10");
-        let all = charge(&slow, "k").cost(Cost::new(10).unwrap());
-        assert!(store.check(&[all], Timestamp::MIN).await.unwrap().is_allowed());
-        for quota in ["1/1s burst 5", "1/142857143ns burst 14"] {
-            let verdict = check(&store, &per_call(quota), "k").await.unwrap();
-            let retry = verdict.decisions()[0].retry().and_then(|retry| retry.after()).unwrap();
-            let (least, most) = (Duration::from_secs(580), Duration::from_secs(600));
-            assert!(least < retry && retry < most, "{quota}: {retry:?}");
-        }
-        let roomy = per_call("1/1m burst 100");
-        let allowed = check(&store, &roomy, "k").await.unwrap();
-        assert_eq!(allowed.decisions()[0].snapshot().remaining(), 89);
     }
 }
 

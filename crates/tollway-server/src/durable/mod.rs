@@ -184,9 +184,10 @@ impl DurableStore {
     }
 
     /// Notes which policies are in force.
-    pub(crate) fn renew<'p>(&self, policies: impl Iterator<Item = &'p Policy>) {
+    fn note_in_force(&self, policies: &[&Policy]) {
         let mut books = self.shared.books();
-        books.policies = policies.filter(|policy| policy.is_durable()).cloned().collect();
+        let durable = policies.iter().filter(|policy| policy.is_durable());
+        books.policies = durable.map(|policy| (*policy).clone()).collect();
         let Books { ledger, policies, .. } = &mut *books;
         if let Some(ledger) = ledger {
             ledger.renew(policies.iter());

@@ -228,6 +228,11 @@ impl Store for DurableStore {
         let failure = books.failure.clone().or_else(|| Self::check_space(&books).err())?;
         Some(Outage { lasted: failure.since.elapsed(), reason: failure.reason })
     }
+
+    fn renew(&self, policies: &[&Policy], now: Timestamp) {
+        Store::renew(self.memory().as_ref(), policies, now);
+        self.note_in_force(policies);
+    }
 }
 
 impl DurableStore {
