@@ -317,7 +317,7 @@ proptest! {
         // Where windows begin at times of their own, any span has less room than a window.
         let factor = factor + if kind == Kind::Grid { 1.0 } else { 0.0 };
         // To learn takes some windows, or a few of the first waits.
-        let learning_ns = 12 * window_ns.max(1_000 * MS);
+        let learning_ns = 16 * window_ns.max(1_000 * MS);
         // And before, two at a time are under way.
         let rounds = rounds + units;
         let most_ns = (least_ns as f64 * factor) as u64 + learning_ns + rounds * most_travel_ns;
