@@ -274,7 +274,8 @@ struct StateLocation {
 }
 
 impl DistinctStates {
-    /// The states and where they are; or the first request that asks about one of them under other numbers.
+    /// The states and where they are; or the first request that asks about one of them under other
+    /// numbers.
     fn of<'a>(
         prefix: &str,
         requests: &[&'a Request],

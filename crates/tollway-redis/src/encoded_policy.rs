@@ -210,8 +210,8 @@ impl EncodedPolicy {
         [a, b, c, d, e, f, g, h]
     }
 
-    /// What is to be noted, if it has not been noted lately. Of those who ask in a while one is told
-    /// so, and sees to it.
+    /// What is to be noted, if it has not been noted lately. Of those who ask in a while one is
+    /// told so, and sees to it.
     pub(crate) fn needs_note(&self) -> Option<Need> {
         let now_s = self.made.elapsed().as_secs() + 1;
         match self.noted_s.load(Ordering::Acquire) {

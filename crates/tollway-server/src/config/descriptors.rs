@@ -106,7 +106,7 @@ impl Reading<'_> {
         Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, place, ..limit })
     }
 
-    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. DescriptorValues are
+    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are
     /// the clients' to choose, and here never label a metric: the file is read, and the reader
     /// told.
     fn note_metrics(&self, table: &Table<'_>) {
