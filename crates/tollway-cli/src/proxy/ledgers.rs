@@ -73,7 +73,7 @@ async fn connect(
         global: global(profile),
         room: Some(room),
         store,
-        fleet: profile.name().to_owned(),
+        fleet: keys.fleet(profile),
         naming: keys.naming(),
         spectacles_version: keys.spectacles_version(),
         ..Default::default()

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use tollway_proxy::CredentialId;
+use tollway_upstream::profile::Profile;
 use tollway_upstream::shared::{Naming, Prefix, SpectaclesVersion};
 
 /// Longer prefixes would be cut, and two of them might become one.
@@ -44,6 +45,16 @@ enum VersionArg {
 }
 
 impl Keys {
+    /// What the fleet of proxies with this profile is called, within the prefix if there is one:
+    /// whoever names a prefix may have rights to nothing else.
+    pub(super) fn fleet(&self, profile: &Profile) -> String {
+        let profile = profile.name();
+        match &self.prefix {
+            Some(prefix) => format!("{prefix}:tollway:fleet:{profile}"),
+            None => format!("{{tollway:fleet:{profile}}}"),
+        }
+    }
+
     /// Whether these keys can be used in the store.
     pub(super) fn check(&self, store: &str) -> Result<()> {
         let is_default = self.naming == NamingArg::Learned && self.prefix.is_none();

@@ -69,15 +69,16 @@ impl QuotaFile {
             (None, torn) => Some(format!("a last line was never finished: {torn} bytes cut off")),
         };
         let rewritten = opened.file.length();
-        let mut file = Self { lines: opened.file, rewritten };
-        if file.lines.length() == 0 {
-            file.lines.append(&text(&QuotaLine::Format(FORMAT)))?;
-        }
+        let file = Self { lines: opened.file, rewritten };
         Ok(Opened { file, content, warning })
     }
 
-    /// Adds a change. It is on the disk when this returns.
+    /// Adds a change. It is on the disk when this returns. The first one begins the file: a full
+    /// disk does not keep a service from starting.
     pub(super) fn append(&mut self, change: &Change) -> io::Result<()> {
+        if self.lines.length() == 0 {
+            self.lines.append(&text(&QuotaLine::Format(FORMAT)))?;
+        }
         self.lines.append(&text(&QuotaLine::Change(change.clone())))
     }
 

@@ -336,7 +336,7 @@ async fn clients_are_greeted_as_they_expect() {
         ("CLIENT SETNAME x", "+OK"),
         ("CLIENT SETINFO LIB-NAME x", "+OK"),
         ("CLIENT ID", ":7"),
-        ("COMMAND COUNT", ":16"),
+        ("COMMAND COUNT", ":21"),
         ("AUTH x", "-ERR AUTH called without any token configured"),
         ("HELLO 4", "-NOPROTO unsupported protocol version"),
         ("RESET", "+RESET"),

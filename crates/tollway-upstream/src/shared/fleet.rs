@@ -52,7 +52,7 @@ impl Fleet {
         let (pushes, inbox) = mpsc::unbounded_channel();
         let ledgers = Arc::new(Mutex::default());
         let process = new_name();
-        let prefix = Prefix::named(&format!("{{tollway:fleet:{}}}", settings.fleet));
+        let prefix = Prefix::named(&settings.fleet);
         let peers = Peers::new(&process, settings.processes_min);
         let of_fleet = (prefix.clone(), peers.clone());
         tokio::spawn(dispatch(inbox, Arc::clone(&ledgers), of_fleet));

@@ -25,8 +25,9 @@ pub struct Settings {
     /// Whether this process looks for buckets that nobody can leave. One process of a fleet at a
     /// time does, whichever comes first.
     pub mends: bool,
-    /// Processes that share credentials on the store have the same name here. Each has its part of
-    /// the limits while the store is gone, whether it has used a credential before or not.
+    /// Processes that share credentials on the store have the same name here, with which the key
+    /// begins that says who they are. Each has its part of the limits while the store is gone,
+    /// whether it has used a credential before or not.
     pub fleet: String,
     /// How many processes share the credential at least. What each may do while the store is gone
     /// is its part of the limits; more are counted while the store is there.
@@ -48,7 +49,7 @@ impl Default for Settings {
             spectacles_version: SpectaclesVersion::default(),
             global: None,
             mends: true,
-            fleet: String::new(),
+            fleet: "{tollway:fleet}".to_owned(),
             processes_min: 1,
             bounds: crate::budget::Settings::default(),
             room: None,

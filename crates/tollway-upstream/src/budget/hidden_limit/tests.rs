@@ -304,7 +304,9 @@ proptest! {
     ) {
         let Upstream { kind, units, window_ns, .. } = upstream;
         let most_travel_ns = 2 * MS * travel_ms.iter().max().copied().unwrap_or(0);
-        let least_ns = windows * window_ns;
+        // Who is told whole seconds waits whole seconds, however short the window is.
+        let told_ns = if told == Told::InWholeSeconds { 1_000 * MS } else { 0 };
+        let least_ns = windows * window_ns.max(told_ns);
         // Each window waits for its answers; one by one where units come back so.
         let rounds = if kind == Kind::Refilled { windows * units } else { windows };
         let world = World::new(upstream, told, travel_ms).of_crowd(windows * units);
