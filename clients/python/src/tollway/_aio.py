@@ -7,7 +7,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Optional, Sequence, 
 
 from . import _own_quotas, _wire
 from ._aio_http import AsyncCaller
-from ._own_quotas import OwnQuota
+from ._own_quotas import OwnQuota, Until
 from ._words import Charge, Denied, Limit, Unavailable, Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
@@ -47,13 +47,7 @@ class AsyncTollway(AsyncCaller):
         return AsyncReservation(self, verdict, body.get("reservation"))
 
     async def set_quota(
-        self,
-        policy: str,
-        key: str,
-        quota: str,
-        *,
-        until: Optional[_own_quotas.Until] = None,
-        note: str = "",
+        self, policy: str, key: str, quota: str, *, until: Optional[Until] = None, note: str = ""
     ) -> OwnQuota:
         """As :meth:`tollway.Tollway.set_quota`."""
         body = _own_quotas.said(until, note, quota=quota)
@@ -87,13 +81,7 @@ class AsyncTollway(AsyncCaller):
         return True
 
     async def grant(
-        self,
-        policy: str,
-        key: str,
-        units: int,
-        *,
-        until: Optional[_own_quotas.Until] = None,
-        note: str = "",
+        self, policy: str, key: str, units: int, *, until: Optional[Until] = None, note: str = ""
     ) -> None:
         """As :meth:`tollway.Tollway.grant`."""
         path = _own_quotas.path(policy, key) + "/grant"

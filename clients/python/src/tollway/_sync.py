@@ -6,7 +6,7 @@ import functools
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar, Union
 
 from . import _own_quotas, _wire
-from ._own_quotas import OwnQuota
+from ._own_quotas import OwnQuota, Until
 from ._sync_http import SyncCaller
 from ._words import Charge, Denied, Limit, Unavailable, Verdict
 
@@ -50,13 +50,7 @@ class Tollway(SyncCaller):
         return Reservation(self, _wire.verdict(body, answer.headers), body.get("reservation"))
 
     def set_quota(
-        self,
-        policy: str,
-        key: str,
-        quota: str,
-        *,
-        until: Optional[_own_quotas.Until] = None,
-        note: str = "",
+        self, policy: str, key: str, quota: str, *, until: Optional[Until] = None, note: str = ""
     ) -> OwnQuota:
         """Gives a key a quota of its own, or the keys of a pattern (``acme-*``) theirs; needs the
         role admin. What was used stays used."""
@@ -90,13 +84,7 @@ class Tollway(SyncCaller):
         return True
 
     def grant(
-        self,
-        policy: str,
-        key: str,
-        units: int,
-        *,
-        until: Optional[_own_quotas.Until] = None,
-        note: str = "",
+        self, policy: str, key: str, units: int, *, until: Optional[Until] = None, note: str = ""
     ) -> None:
         """Gives so many used units back, or so many more until a time; needs the role admin."""
         path = _own_quotas.path(policy, key) + "/grant"

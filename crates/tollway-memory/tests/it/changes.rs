@@ -237,27 +237,37 @@ fn a_service_that_restarts_with_other_numbers_carries_over() {
 #[test]
 fn old_and_new_numbers_in_hand_at_once_grant_no_more_than_one_of_them() {
     let rounds = if is_full() { 200 } else { 4 };
-    for _ in 0..rounds {
-        for old in of_limit(300) {
-            for new in of_limit(40) {
-                let (store, granted) = (store(), AtomicU64::new(0));
-                std::thread::scope(|scope| {
-                    for policy in [&old, &new, &old, &new] {
-                        let (store, granted) = (&store, &granted);
-                        scope.spawn(move || {
-                            for _ in 0..150 {
-                                let allowed = store.check(&charge(policy, "k", 1), START);
-                                granted.fetch_add(allowed.is_allowed().into(), Ordering::Relaxed);
-                            }
-                        });
-                    }
-                });
-                let granted = granted.into_inner();
-                assert!(granted <= 300, "{granted} by {old:?} and {new:?}");
-                assert!(granted >= 1, "{granted} by {old:?} and {new:?}");
-            }
+    // A limit that is raised gives at least what the old one had.
+    for (old_limit, new_limit, least) in [(300, 40, 1), (40, 300, 40)] {
+        let pairs = || {
+            let olds = of_limit(old_limit).into_iter();
+            olds.flat_map(|old| of_limit(new_limit).map(|new| (old.clone(), new)))
+        };
+        for (old, new) in (0..rounds).flat_map(|_| pairs()) {
+            let granted = granted_in_turn(&old, &new);
+            assert!((least..=300).contains(&granted), "{granted} by {old:?} and {new:?}");
         }
     }
+}
+
+/// What four threads are granted that hold one of two policies each.
+fn granted_in_turn(old: &Policy, new: &Policy) -> u64 {
+    let (store, granted) = (store(), AtomicU64::new(0));
+    // Which are the newer numbers is said, and not left to the thread that comes first.
+    store.renew([old], START);
+    store.renew([new], START);
+    std::thread::scope(|scope| {
+        for policy in [old, new, old, new] {
+            let (store, granted) = (&store, &granted);
+            scope.spawn(move || {
+                for _ in 0..150 {
+                    let allowed = store.check(&charge(policy, "k", 1), START);
+                    granted.fetch_add(allowed.is_allowed().into(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    granted.into_inner()
 }
 
 /// What a store should be: one state for each key, with the numbers that it is kept under.
