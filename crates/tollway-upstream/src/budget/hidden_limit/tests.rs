@@ -436,8 +436,8 @@ fn what_is_remembered_is_bounded() {
 }
 
 /// The same cases each time in the quick run, others at full size. One case in about ten thousand
-/// breaks the bound of `a_limit_that_is_learned_is_used`, mostly a sliding limit that tells its wait
-/// exactly: it is used up to a quarter more slowly. Nobody has found out why yet.
+/// breaks the bound of `a_limit_that_is_learned_is_used`, mostly a sliding limit that tells its
+/// wait exactly: it is used up to a quarter more slowly. Nobody has found out why yet.
 fn config() -> ProptestConfig {
     if std::env::var_os("TOLLWAY_FULL").is_some() {
         return ProptestConfig::with_cases(4_000);
