@@ -3,6 +3,7 @@
 mod admin_place;
 mod invalid_requests;
 mod ledgers;
+mod models;
 mod naming;
 mod outage;
 
@@ -107,6 +108,10 @@ pub(crate) struct Args {
     #[arg(long, requires = "state")]
     state_required: bool,
 
+    /// Budgets of language models by owner and model, in a TOML file; kept in --store
+    #[arg(long, value_name = "FILE")]
+    budgets: Option<PathBuf>,
+
     /// The share of a client, relative to 1 for the others; may be given repeatedly
     #[arg(long, value_name = "NAME=SHARE", value_parser = weight)]
     weight: Vec<(String, u32)>,
@@ -207,6 +212,8 @@ async fn serve(args: Args) -> Result<()> {
     } else {
         ledgers::open(&args.store, start_without, Arc::clone(&profile), args.keys.clone()).await?
     };
+    let budgets = args.budgets.as_deref();
+    let models = models::open(budgets, &args.store, start_without).await?;
     let (shown_upstream, profile_name) = (upstream.to_string(), profile.name().to_owned());
     let settings = settings(&args, token, &profile)?;
     let prefix = settings.admin.prefix.clone();
@@ -215,6 +222,7 @@ async fn serve(args: Args) -> Result<()> {
         ledgers,
         profile,
         guard: counter.guard()?,
+        models,
         roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
         settings,
     };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 29] = [
+const BOOK: [&str; 30] = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
@@ -15,6 +15,7 @@ const BOOK: [&str; 29] = [
     "docs/how-to/service.md",
     "docs/how-to/shares.md",
     "docs/how-to/obey.md",
+    "docs/how-to/llm.md",
     "docs/how-to/queue.md",
     "docs/how-to/workers.md",
     "docs/how-to/guild-roles.md",
