@@ -2,7 +2,7 @@
 //! is being streamed.
 //!
 //! ```text
-//!  body ─► call (model, cap, input) ─► budgets ─► lines (who pays, by rules) ─► hold: reserve
+//!  body ─► call (model, cap, input) ─► budgets ─► payers (by rules) ─► hold: reserve
 //!  answer ─► events (tokens, usage) ─► hold: cover, or end ─► settle ─► estimate, spending
 //! ```
 //!

@@ -8,6 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http_body_util::{BodyExt as _, Empty, StreamBody};
 use hyper::body::Frame;
+use tokio::runtime::Handle;
 
 use crate::body::{Body, BoxError};
 use crate::models::events::{Reader, Splitter};
@@ -68,14 +69,14 @@ impl Metered {
                     Err(trailers) => return Some((Ok(trailers), self)),
                 },
                 Some(Err(error)) => {
-                    self.settle(Outcome::Failed).await;
+                    self.settle(Outcome::Failed);
                     return Some((Err(error), self));
                 }
                 None => {
                     let rest = self.splitter.rest();
                     self.out.extend((!rest.is_empty()).then_some(rest));
                     let is_whole = self.reader.is_ended() || self.reader.is_told();
-                    self.settle(if is_whole { Outcome::Served } else { Outcome::Failed }).await;
+                    self.settle(if is_whole { Outcome::Served } else { Outcome::Failed });
                 }
             }
         }
@@ -95,25 +96,23 @@ impl Metered {
             }
             self.reader.take_back(before);
             self.out.push_back(self.reader.ending());
-            self.settle(Outcome::Cut).await;
+            self.settle(Outcome::Cut);
             // The provider is told that nobody listens.
             self.body = Empty::new().map_err(|never| match never {}).boxed_unsync();
             return;
         }
     }
 
-    async fn settle(&mut self, outcome: Outcome) {
-        if let Some(hold) = self.hold.take() {
-            hold.settle(self.reader.usage(), outcome).await;
+    /// The client does not wait for the store.
+    fn settle(&mut self, outcome: Outcome) {
+        if let (Some(hold), Ok(runtime)) = (self.hold.take(), Handle::try_current()) {
+            runtime.spawn(hold.settle(self.reader.usage(), outcome));
         }
     }
 }
 
 impl Drop for Metered {
     fn drop(&mut self) {
-        let Some(hold) = self.hold.take() else { return };
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(hold.settle(self.reader.usage(), Outcome::Abandoned));
-        }
+        self.settle(Outcome::Abandoned);
     }
 }

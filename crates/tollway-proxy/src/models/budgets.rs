@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tollway_core::{Retry, StoreLimiter, Verdict};
 
 use crate::credential::CredentialId;
 use crate::models::call::{Call, Form};
 use crate::models::estimate::Estimates;
-use crate::models::hold::{Hold, Line};
+use crate::models::hold::{Hold, LATE_MAX, Payer};
 use crate::models::rules::{Asking, Counts, ModelRules};
 use crate::models::spending::{Outcome, Spending};
 use crate::models::usage::Usage;
@@ -24,6 +25,8 @@ pub struct ModelBudgets {
     estimates: Mutex<Estimates>,
     spending: Mutex<Spending>,
     hasher: RandomState,
+    /// Places for settlements that wait for the store.
+    pub(crate) late: Semaphore,
 }
 
 /// Why a call is not made now.
@@ -53,6 +56,7 @@ impl ModelBudgets {
             estimates: Mutex::default(),
             spending: Mutex::default(),
             hasher: RandomState::new(),
+            late: Semaphore::new(LATE_MAX),
         }
     }
 
@@ -70,8 +74,8 @@ impl ModelBudgets {
     ) -> Result<Option<Hold>, Denial> {
         let keys = &self.rules.keys;
         let asking = Asking { headers, credential, keys, model: &call.model };
-        let lines = self.lines(&asking)?;
-        if lines.is_empty() {
+        let payers = self.payers(&asking)?;
+        if payers.is_empty() {
             return Ok(None);
         }
         let id = self.hasher.hash_one((credential, &call.model));
@@ -87,7 +91,7 @@ impl ModelBudgets {
             _ => expected.output.unwrap_or(unknown).clamp(1, cap),
         };
         let usage = Usage { input: expected.input, cached: 0, output };
-        let mut hold = Hold::new(Arc::clone(self), call, id, expected, lines);
+        let mut hold = Hold::new(Arc::clone(self), call, id, expected, payers);
         let started = Instant::now();
         loop {
             let Err(denial) = hold.reserve(usage).await else { return Ok(Some(hold)) };
@@ -102,8 +106,8 @@ impl ModelBudgets {
     }
 
     /// The budgets of a call. Who says not who pays is refused: else it would be free.
-    fn lines(&self, asking: &Asking<'_>) -> Result<Vec<Line>, Denial> {
-        let mut lines = Vec::new();
+    fn payers(&self, asking: &Asking<'_>) -> Result<Vec<Payer>, Denial> {
+        let mut payers = Vec::new();
         for (index, rule) in self.rules.rules.iter().enumerate() {
             if !rule.is_for(asking.model) {
                 continue;
@@ -116,9 +120,9 @@ impl ModelBudgets {
                 // Lengths in front: no two owners make the same key.
                 key.push_str(&format!("{}:{name}", name.len()));
             }
-            lines.push(Line::new(index, key));
+            payers.push(Payer::new(index, key));
         }
-        Ok(lines)
+        Ok(payers)
     }
 
     pub(crate) fn cost(&self, rule: usize, usage: Usage, model: &str) -> u64 {
@@ -131,7 +135,7 @@ impl ModelBudgets {
 
     pub(crate) fn spent(
         &self,
-        lines: &[Line],
+        payers: &[Payer],
         model: &str,
         usage: Usage,
         outcome: Outcome,
@@ -140,17 +144,17 @@ impl ModelBudgets {
         let money = self.rules.prices.of(model).map_or(0, |price| price.of(usage));
         let mut spending = lock(&self.spending);
         spending.ended(outcome, usage, is_enough);
-        for line in lines {
-            spending.spend((line.rule, &line.key, model), usage, money);
+        for payer in payers {
+            spending.spend((payer.rule, &payer.key, model), usage, money);
         }
     }
 
     fn denied(&self, denial: &Denial, hold: &Hold) {
         let mut spending = lock(&self.spending);
         spending.ended(Outcome::Denied, Usage::default(), None);
-        for line in hold.lines() {
-            if denial.budget.as_deref() == Some(self.rules.rules[line.rule].policy.name()) {
-                spending.deny((line.rule, &line.key, &hold.call.model));
+        for payer in hold.payers() {
+            if denial.budget.as_deref() == Some(self.rules.rules[payer.rule].policy.name()) {
+                spending.deny((payer.rule, &payer.key, &hold.call.model));
             }
         }
     }
