@@ -90,7 +90,10 @@ impl ModelBudgets {
             Form::Embedding => 0,
             _ => expected.output.unwrap_or(unknown).clamp(1, cap),
         };
-        let usage = Usage { input: expected.input, cached: 0, output };
+        let mut usage = Usage { input: expected.input, cached: 0, output };
+        if expected.output.is_none() && call.cap.is_none() {
+            self.fit(&payers, &call.model, &mut usage);
+        }
         let mut hold = Hold::new(Arc::clone(self), call, id, expected, payers);
         let started = Instant::now();
         loop {
@@ -102,6 +105,20 @@ impl ModelBudgets {
                 return Err(denial);
             };
             tokio::time::sleep_until(again).await;
+        }
+    }
+
+    /// Makes a guess no larger than what the budgets can ever hold: a guess refuses nobody for
+    /// good.
+    fn fit(&self, payers: &[Payer], model: &str, usage: &mut Usage) {
+        let fits = |usage: Usage| {
+            payers.iter().all(|payer| {
+                let limit = self.rules.rules[payer.rule].policy.algorithm().limit();
+                self.cost(payer.rule, usage, model) <= limit
+            })
+        };
+        while usage.output > 1 && !fits(*usage) {
+            usage.output /= 2;
         }
     }
 

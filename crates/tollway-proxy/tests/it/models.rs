@@ -198,6 +198,14 @@ async fn answers_of_unknown_length_do_not_exceed_the_budget_however_many_ask_at_
 }
 
 #[tokio::test]
+async fn a_guess_refuses_nobody_for_good() {
+    let rules = budget("total", "1000/1d").replace("= 500", "= 4096");
+    let models = Models::start("openai", &rules).await;
+    assert_eq!(models.chat("30 tokens", json!({})).await.status(), 200);
+    assert_eq!(models.chat("30 tokens", json!({"model": "other"})).await.status(), 200);
+}
+
+#[tokio::test]
 async fn a_refusal_is_in_the_words_of_the_api_and_its_wait_is_true() {
     for (api, path) in [("openai", "/v1/chat/completions"), ("anthropic", "/v1/messages")] {
         let models = Models::start(api, &budget("output", "600/1m")).await;
