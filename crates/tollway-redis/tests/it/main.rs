@@ -34,3 +34,5 @@ mod sharkey;
 mod splits;
 /// Requests that charge several keys at once: decisions equal to the core's.
 mod spread;
+/// What keys used in their windows: kept once, in order, within bounds.
+mod usage;
