@@ -143,6 +143,8 @@ fn exposition(service: &Service) -> String {
         text.gauge("tollway_durable_keys", help, health.keys as f64);
         let help = "Whether the disk of durable counts is full, so that their charges are refused.";
         text.gauge("tollway_durable_full", help, f64::from(u8::from(health.is_full)));
+        let help = "Commits of the file of durable counts, each with one sync for all who wait.";
+        text.counter("tollway_durable_commits_total", help, health.commits);
         let help = "Commits of the file of durable counts that failed.";
         text.counter("tollway_durable_commit_failures_total", help, health.failed_commits);
     }
