@@ -148,6 +148,12 @@ fn exposition(service: &Service) -> String {
         let help = "Commits of the file of durable counts that failed.";
         text.counter("tollway_durable_commit_failures_total", help, health.failed_commits);
     }
+    if let Some(usage) = service.enforcer.shared_usage() {
+        let help = "Requests whose usage is not in the store yet.";
+        text.gauge("tollway_usage_waiting", help, usage.book().waiting() as f64);
+        let help = "Units that will not be billed, because too much waited for the store.";
+        text.counter("tollway_usage_lost_units_total", help, usage.book().lost());
+    }
     if let Some(queues) = used_queues(service) {
         let health = queues.health();
         let help = "Whether the store of the queues answers.";
