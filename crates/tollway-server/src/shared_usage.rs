@@ -345,7 +345,7 @@ async fn hold(
     let told = serde_json::to_vec(&held).unwrap_or_default();
     let time = reservation.expires_after.saturating_add(MARGIN);
     if let Err(reason) = book.hold(reservation.id.0, &told, time).await {
-        warn!(%reason, "usage of a reservation cannot be noted: it is billed as reserved, or not");
+        warn!(%reason, "a reservation cannot be noted: its usage is not corrected");
     }
     added(book, changes).await;
 }
@@ -355,7 +355,7 @@ async fn settle(book: &UsageBook, id: ReservationId, costs: Option<Vec<u64>>) {
         Ok(Some(held)) => held,
         Ok(None) => return,
         Err(reason) => {
-            warn!(%reason, "usage of a reservation cannot be read: it is billed as reserved, or not");
+            warn!(%reason, "a reservation cannot be read: its usage is not corrected");
             return;
         }
     };

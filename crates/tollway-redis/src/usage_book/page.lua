@@ -32,7 +32,8 @@ for _, window in ipairs(windows) do
         else
             local min = begins and '-' or '(' .. after_key
             if begins then tell(window, '', redis.call('HGET', units, '')) end
-            local keys = redis.call('ZRANGEBYLEX', names_of .. window, min, '+', 'LIMIT', 0, most - rows)
+            local names, room = names_of .. window, most - rows
+            local keys = redis.call('ZRANGEBYLEX', names, min, '+', 'LIMIT', 0, room)
             if #keys > 0 then
                 local found = redis.call('HMGET', units, unpack(keys))
                 for at, key in ipairs(keys) do
