@@ -39,7 +39,7 @@ enum Command {
         /// The quota as in the configuration, such as '1000/1h burst 50' or '10000/month anchor 15'
         quota: String,
         #[command(flatten)]
-        terms: Terms,
+        terms: EndAndNote,
     },
     /// Print what was said of a key
     Get {
@@ -63,7 +63,7 @@ enum Command {
         /// How many
         units: u64,
         #[command(flatten)]
-        terms: Terms,
+        terms: EndAndNote,
     },
 }
 
@@ -76,7 +76,7 @@ struct Whom {
 }
 
 #[derive(Debug, clap::Args)]
-struct Terms {
+struct EndAndNote {
     /// When it ends, such as 2026-12-01T00:00:00Z or '2026-11-20 09:00 Europe/Berlin'
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
@@ -130,7 +130,7 @@ impl Whom {
     }
 }
 
-impl Terms {
+impl EndAndNote {
     fn body(self, field: &str, value: Value) -> Value {
         let mut body = Map::from_iter([(field.to_owned(), value)]);
         let given = [("until", self.until), ("note", self.note)];

@@ -120,7 +120,7 @@ async fn keys_without_room_are_counted_together_and_the_oldest_window_makes_room
 /// An addition whose answer is lost is sent again: it must not count twice.
 #[tokio::test]
 async fn each_charge_counts_once_though_connections_break_all_the_time() {
-    let rounds = if full() { 400 } else { 40 };
+    let rounds = if full() { 400 } else { 16 };
     for engine in Engine::available() {
         // One of its own: others would not like their connections to be cut.
         let server = Server::start(engine, &[]);
