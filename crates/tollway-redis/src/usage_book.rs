@@ -305,11 +305,10 @@ impl Writer {
             let sums = windows.entry(window).or_default().entry(key).or_default();
             *sums = (sums.0.saturating_add(taken), sums.1.saturating_add(given_back));
         }
-        let bounds = [self.bounds.windows_max as u64, self.bounds.keys_max as u64];
+        let [windows_max, keys_max] = [self.bounds.windows_max, self.bounds.keys_max];
         let kept_ms = PROCESS_KEPT.as_millis() as u64;
-        let mut keys = vec![self.process.clone()];
-        let mut arguments = [vec![sequence, kept_ms], bounds.to_vec()].concat();
-        let mut arguments: Vec<Vec<u8>> = arguments.drain(..).map(text).collect();
+        let numbers = [sequence, kept_ms, windows_max as u64, keys_max as u64];
+        let (mut keys, mut arguments) = (vec![self.process.clone()], numbers.map(text).to_vec());
         for (window, sums) in windows {
             let name = format!("{} {}", hex(window.start), hex(window.end));
             let policy = &window.policy;

@@ -33,7 +33,7 @@ fn source(now: &Arc<AtomicU8>) -> Arc<Plans> {
         OTHER_KIND => {
             plan(Policy::new("api", Concurrency::new(9, Duration::from_secs(60)).unwrap()).unwrap())
         }
-        PANICS | _ => panic!("a mistake"),
+        _ => panic!("a mistake"),
     }))
 }
 
