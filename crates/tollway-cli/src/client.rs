@@ -100,6 +100,10 @@ impl Client {
         self.call(Method::POST, path, body.to_string().into())
     }
 
+    pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
+        self.call(Method::PUT, path, body.to_string().into())
+    }
+
     pub(crate) fn patch(&self, path: &str, body: &Value) -> Result<Value> {
         self.call(Method::PATCH, path, body.to_string().into())
     }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow};
 use tollway_core::Timestamp;
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_redis::{PolicySettings, RedisStore, RemoteStore};
+use tollway_redis::{PolicySettings, RedisStore, RemoteStore, UsageBook, UsageBounds};
 use tollway_server::config::{Config, ConfigError, LogFormat, Overrides};
 use tollway_server::{
     Backing, Bound, DurableStore, Front, Metrics, Origin, OwnQuotaKeeper, ProxyAdmin, QueuePlan,
-    Queues, Server, Service, Sighting, open_queue_store, until_told,
+    Queues, Server, Service, Sighting, UsageStore, open_queue_store, until_told,
 };
 #[cfg(feature = "otlp")]
 use tollway_server::{Collector, Traces};
@@ -271,7 +271,10 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         zone_data::watch(&store);
         durability::look(&store, &config.rules).await;
-        return Ok((Backing::Shared(Arc::new(store)), "redis"));
+        let (bounds, settings) = (UsageBounds::default(), tollway_redis::Settings::default());
+        let book = UsageBook::new(url, bounds, &settings).context("the store of usage")?;
+        let store = UsageStore::new(Arc::new(store), book);
+        return Ok((Backing::SharedWithUsage(Arc::new(store)), "redis"));
     }
     let memory = Arc::new(memory(config, args)?);
     let Some(file) = &config.durable_file else { return Ok((Backing::Memory(memory), "memory")) };
@@ -326,7 +329,7 @@ fn clock(backing: &Backing) -> SystemClock {
             let written_at = durable.memory().written_at().unwrap_or(Timestamp::MIN);
             SystemClock::not_before(written_at.max(durable.last()))
         }
-        Backing::Shared(_) => SystemClock::new(),
+        Backing::Shared(_) | Backing::SharedWithUsage(_) => SystemClock::new(),
     }
 }
 

@@ -26,6 +26,7 @@ use crate::outage::{OF_POLICIES, OutageLog};
 use crate::own_quotas::{OwnQuotas, millis};
 use crate::rules::Rules;
 use crate::settings::Settings;
+use crate::shared_usage::UsageStore;
 use crate::top::{Ranking, Record, Seen, Tops, rankings};
 
 /// Where states live.
@@ -37,6 +38,8 @@ pub enum Backing {
     Durable(Arc<DurableStore>),
     /// Elsewhere, shared with other processes.
     Shared(Arc<dyn Store>),
+    /// Elsewhere; with what keys of durable policies used.
+    SharedWithUsage(Arc<UsageStore>),
 }
 
 /// The rules in force and everything that decisions under them need.
@@ -48,6 +51,7 @@ pub(crate) struct Enforcer {
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
     durable: Option<Arc<DurableStore>>,
+    shared_usage: Option<Arc<UsageStore>>,
     store_name: &'static str,
     outages: OutageLog,
     clock: Arc<dyn Clock>,
@@ -70,6 +74,10 @@ impl Enforcer {
         backing: Backing,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let shared_usage = match &backing {
+            Backing::SharedWithUsage(store) => Some(Arc::clone(store)),
+            _ => None,
+        };
         let (store, memory, durable): (Arc<dyn Store>, _, _) = match backing {
             Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory), None),
             Backing::Durable(durable) => {
@@ -77,6 +85,7 @@ impl Enforcer {
                 (Arc::clone(&durable) as _, Some(memory), Some(durable))
             }
             Backing::Shared(store) => (store, None, None),
+            Backing::SharedWithUsage(store) => (store, None, None),
         };
         metrics.reloaded(clock.now());
         renew(&*store, &rules, clock.now());
@@ -88,6 +97,7 @@ impl Enforcer {
             outages: OutageLog::new(OF_POLICIES),
             memory,
             durable,
+            shared_usage,
             adhoc_tally: metrics.tally("", AdHoc::NAME),
             metrics,
             clock,
@@ -192,6 +202,11 @@ impl Enforcer {
     /// The counts that are kept in a file, if there are any.
     pub(crate) fn durable(&self) -> Option<&DurableStore> {
         self.durable.as_deref()
+    }
+
+    /// The store elsewhere that keeps what keys used, if there is one.
+    pub(crate) fn shared_usage(&self) -> Option<&UsageStore> {
+        self.shared_usage.as_deref()
     }
 
     /// The clock.

@@ -56,6 +56,7 @@ mod run;
 mod server;
 mod service;
 mod settings;
+mod shared_usage;
 mod snapshot_log;
 mod stale;
 #[doc(hidden)]
@@ -84,6 +85,7 @@ pub use run::{Ended, until_told};
 pub use server::{Bound, Server};
 pub use service::{Origin, Service};
 pub use settings::{Limits, Settings};
+pub use shared_usage::UsageStore;
 #[cfg(feature = "otlp")]
 pub use traces::{Collector, Traces};
 

@@ -100,6 +100,8 @@ export interface PolicyRow {
   domain: string;
   policy: string;
   in_force: boolean;
+  /** Whether it is kept what keys used in their windows. */
+  usage: boolean;
   totals: Three;
   recent: Three;
   config: {

@@ -143,8 +143,16 @@ fn exposition(service: &Service) -> String {
         text.gauge("tollway_durable_keys", help, health.keys as f64);
         let help = "Whether the disk of durable counts is full, so that their charges are refused.";
         text.gauge("tollway_durable_full", help, f64::from(u8::from(health.is_full)));
+        let help = "Commits of the file of durable counts, each with one sync for all who wait.";
+        text.counter("tollway_durable_commits_total", help, health.commits);
         let help = "Commits of the file of durable counts that failed.";
         text.counter("tollway_durable_commit_failures_total", help, health.failed_commits);
+    }
+    if let Some(usage) = service.enforcer.shared_usage() {
+        let help = "Requests whose usage is not in the store yet.";
+        text.gauge("tollway_usage_waiting", help, usage.book().waiting() as f64);
+        let help = "Units that will not be billed, because too much waited for the store.";
+        text.counter("tollway_usage_lost_units_total", help, usage.book().lost());
     }
     if let Some(queues) = used_queues(service) {
         let health = queues.health();
