@@ -1,6 +1,6 @@
 //! Payloads and results in memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 
@@ -11,7 +11,8 @@ use crate::schedule::{Change, IdHash, QueueChange, Schedule};
 /// Payloads and results by queue and job.
 #[derive(Debug, Default)]
 pub(super) struct MemoryRows {
-    queues: HashMap<u32, QueueRows, IdHash>,
+    /// Few, mostly one: to find it in a tree costs less than a hash.
+    queues: BTreeMap<u32, QueueRows>,
 }
 
 #[derive(Debug, Default)]
