@@ -8,7 +8,7 @@ use crate::{Cost, Timestamp};
 
 impl State {
     /// Answers one charge, taking its units if it is allowed (or only counted). `hold_id` names the
-    /// units of a [`concurrency`] policy, so that they can be released.
+    /// units of a [`concurrency`](crate::concurrency) policy, so that they can be released.
     pub fn charge(&mut self, charge: &Charge<'_>, hold_id: u128, now: Timestamp) -> Decision {
         let (algorithm, cost) = (charge.policy.algorithm(), charge.cost);
         if charge.mode == Mode::Count {
