@@ -2,6 +2,7 @@
 
 mod durability;
 mod hints;
+mod places;
 mod zone_data;
 
 use std::num::NonZeroU16;
@@ -27,6 +28,7 @@ use crate::misuse::{OrMisuse as _, misuse};
 use crate::snapshot::{self, Refused, Snapshot};
 
 use hints::{Example, Hints};
+use places::Places;
 
 /// Serve limits over HTTP, gRPC and RESP.
 ///
@@ -40,18 +42,8 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     config: Vec<PathBuf>,
 
-    /// Where HTTP listens: address:port, unix:/path, unix:/path?mode=0660&group=www-data or off
-    /// [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "WHERE")]
-    http: Option<String>,
-
-    /// Where gRPC listens [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "WHERE")]
-    grpc: Option<String>,
-
-    /// Where RESP listens [default: 127.0.0.1:6380]
-    #[arg(long, value_name = "WHERE")]
-    resp: Option<String>,
+    #[command(flatten)]
+    places: Places,
 
     /// memory, or the URL of a Redis, a Valkey or another Tollway that all nodes of a fleet share
     #[arg(long, value_name = "URL")]
@@ -132,15 +124,10 @@ pub(crate) struct Args {
 
 impl Args {
     fn overrides(&self) -> Result<Overrides> {
-        let flags = Overrides {
-            http: self.http.clone(),
-            grpc: self.grpc.clone(),
-            resp: self.resp.clone(),
+        let mut flags = Overrides {
             store: self.store.clone(),
             queue_store: self.queue_store.clone(),
             durable_file: self.durable_file.clone(),
-            token: None,
-            read_token: None,
             memory_bytes: self.memory_bytes,
             when_full: self.when_full.clone(),
             workers: self.workers,
@@ -148,7 +135,11 @@ impl Args {
             hosts: (!self.host.is_empty()).then(|| self.host.clone()),
             shadow: self.shadow.then_some(true),
             log_format: self.log_format.clone(),
+            ..Overrides::default()
         };
+        for (front, place) in Front::ALL.into_iter().zip(&self.places.0) {
+            *flags.place_mut(front) = place.clone();
+        }
         Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok()).or_misuse()?))
     }
 
@@ -335,7 +326,7 @@ fn clock(backing: &Backing) -> SystemClock {
 
 fn announce(server: &Server, hints: &Hints) -> Result<()> {
     let mut told = hints.about_tokens();
-    for front in [Front::Http, Front::Grpc, Front::Resp] {
+    for front in Front::ALL {
         if let Some(endpoint) = server.endpoint(front) {
             told += &hints.of(front, endpoint);
         }

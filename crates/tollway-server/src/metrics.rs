@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollway_core::{ErrorKind, Timestamp, named_enum};
+use tollway_core::{ErrorKind, Timestamp};
 
 use crate::fallback::Fallback;
+use crate::front::Front;
 
 pub use tollway_http::metrics::Counter;
 pub(crate) use tollway_http::metrics::{BUCKETS, Bounds, Exposition};
@@ -76,19 +77,6 @@ impl Degraded {
     /// All of them.
     pub(crate) fn get(&self) -> u64 {
         Fallback::ALL.into_iter().map(|fallback| self.of(fallback)).sum()
-    }
-}
-
-named_enum! {
-    /// A front of the service, as a label.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Front {
-        /// RESP.
-        Resp = "resp",
-        /// HTTP.
-        Http = "http",
-        /// gRPC.
-        Grpc = "grpc",
     }
 }
 

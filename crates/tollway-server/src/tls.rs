@@ -20,7 +20,7 @@ use rustls::{CertificateError, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::Tls;
-use crate::metrics::Front;
+use crate::front::Front;
 
 /// The certificates in force on all fronts.
 #[derive(Debug)]

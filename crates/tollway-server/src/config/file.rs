@@ -20,6 +20,7 @@ use super::{descriptors, policies, queues};
 use crate::auth::Role;
 use crate::config_line::ConfigLine;
 use crate::descriptors::Domain;
+use crate::front::Front;
 use crate::metrics::Metrics;
 use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
@@ -261,10 +262,10 @@ impl Draft {
 
     fn read_service(&mut self, table: &Table<'_>) {
         if let Some(inner) = inner(table, "listen") {
-            inner.set("http", &mut self.overrides.http, place_to_listen);
-            inner.set("grpc", &mut self.overrides.grpc, place_to_listen);
-            inner.set("resp", &mut self.overrides.resp, place_to_listen);
-            let fields = ["http", "grpc", "resp"].into_iter().filter_map(|name| inner.get(name));
+            for front in Front::ALL {
+                inner.set(front.name(), self.overrides.place_mut(front), place_to_listen);
+            }
+            let fields = Front::ALL.into_iter().filter_map(|front| inner.get(front.name()));
             fields.for_each(|place| self.listen_fields.add(&place));
             let public = |place: &ConfigValue<'_>| place.boolean().map(Some);
             inner.set("public", &mut self.overrides.listen_public, public);
