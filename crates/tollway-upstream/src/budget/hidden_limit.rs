@@ -51,10 +51,11 @@ const MEMORY_UNREFUSED: Duration = Duration::from_secs(10);
 const UNSAID_MAX: Duration = Duration::from_secs(300);
 /// The shortest wait where none is told.
 const WAIT_MIN: Duration = Duration::from_millis(50);
-/// Requests in flight where no limit is known and one was accepted, and which part of those that
-/// were accepted in a row may be in flight later.
+/// Requests in flight where no limit is known and one was accepted; which part of those that were
+/// accepted in a row may be in flight later, and how many of their square roots at most.
 const OPEN_FIRST: u32 = 2;
 const OPEN_PART: u64 = 4;
+const OPEN_ROOTS: u64 = 2;
 /// Windows' worth of requests before a belief is tested: at first, and after many vain tests.
 const TEST_AFTER: u64 = 8;
 const TEST_AFTER_MAX: u64 = 32;
@@ -346,12 +347,16 @@ impl HiddenLimit {
     }
 
     /// One more was accepted, so more may be in flight: by one, up to a window's worth, where a
-    /// limit is believed. Else two, and later a quarter of what was accepted in a row: so many are
-    /// refused together where a limit begins that nobody expects.
+    /// limit is believed. Else two, and later a quarter of what was accepted in a row, but no more
+    /// than twice its square root: so many are refused together where a limit begins that nobody
+    /// expects. With the root alone, limits far away are used too slowly at first.
     fn open_up(&mut self, most: u32) {
         let open = match self.belief {
             Some(_) => self.open.saturating_add(1),
-            None => u32::try_from(self.untested / OPEN_PART).unwrap_or(u32::MAX).max(OPEN_FIRST),
+            None => {
+                let part = (self.untested / OPEN_PART).min(OPEN_ROOTS * self.untested.isqrt());
+                u32::try_from(part).unwrap_or(u32::MAX).max(OPEN_FIRST)
+            }
         };
         self.open = open.max(self.open).min(most.max(1));
     }

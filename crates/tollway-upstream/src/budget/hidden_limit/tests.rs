@@ -393,6 +393,26 @@ fn a_late_refusal_of_a_burst_that_is_over_tells_only_its_wait() {
     assert_eq!(learner.ready(0, at(1_530)), When::At(at(1_551)), "its wait is kept to");
 }
 
+/// All that were under way when the first refusal was answered are refused.
+#[test]
+fn a_large_limit_that_nobody_expects_refuses_twice_its_square_root_at_first() {
+    for (units, window_ms) in [(100, 1_000), (200, 10_000), (1_000, 10_000), (3_000, 60_000)] {
+        for travel_ms in [5_u64, 25] {
+            let upstream = limit(Kind::Anchored, units, window_ms);
+            let travel = vec![travel_ms, travel_ms + 3, travel_ms / 2];
+            let world = World::new(upstream, Told::Exactly, travel).of_crowd(units * 5);
+            let world = world.run(|_, _| {});
+            let first_ns = world.refusals.first().map_or(0, |(_, answered_ns)| *answered_ns);
+            let burst = world.refusals.iter().filter(|(left_ns, _)| *left_ns < first_ns).count();
+            let what = format!("{units} per {window_ms} ms, {travel_ms} ms away");
+            assert!(burst as u64 <= OPEN_ROOTS * units.isqrt(), "{what}: {burst} refused");
+            // Four windows, each with round trips to find out that it has begun, and to open up.
+            let most_ns = 4 * window_ms * MS * 11 / 10 + 12 * 2 * (travel_ms + 3) * MS;
+            assert!(world.took_ns() <= most_ns, "{what}: {} ms", world.took_ns() / MS);
+        }
+    }
+}
+
 #[test]
 fn answers_of_one_burst_teach_the_limit_in_any_order() {
     for order in [[0, 1, 2, 3], [2, 0, 3, 1], [3, 2, 1, 0], [0, 2, 1, 3]] {
