@@ -66,6 +66,7 @@ mod top;
 mod traces;
 mod wait;
 mod worker;
+mod xds;
 
 pub use auth::{Auth, Role};
 pub use config_line::ConfigLine;
@@ -86,6 +87,7 @@ pub use service::{Origin, Service};
 pub use settings::{Limits, Settings};
 #[cfg(feature = "otlp")]
 pub use traces::{Collector, Traces};
+pub use xds::XdsSettings;
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]
