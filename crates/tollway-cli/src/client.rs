@@ -80,6 +80,8 @@ impl Client {
             timeout: PATIENCE,
             // As many as work at once keep their connections.
             idle_max: 64,
+            identity: None,
+            server_name: None,
         };
         let pool = connect::pool(&options).context("--ca")?;
         let token = std::env::var("TOLLWAY_TOKEN").ok().filter(|token| !token.is_empty());

@@ -186,14 +186,14 @@ async fn serve(args: Args) -> Result<()> {
     let own_quotas = own_quotas(&config, &args).await?;
     let clock = clock(&backing);
     let queues = queues(&config.queues, !args.store_required).await?;
-    let Config { rules, settings, tls, workers, drain, .. } = config;
+    let Config { rules, settings, tls, workers, drain, xds, .. } = config;
     let example = Example::of(&rules, &config.queues);
     let proxy_admin = args.proxy_admin();
     #[cfg(feature = "otlp")]
     let traces = args.traces()?;
     let origin = Origin { files, overrides, seen };
     let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
-    let service = service.with_own_quotas(own_quotas);
+    let service = service.with_own_quotas(own_quotas).with_xds(xds);
     #[cfg(feature = "otlp")]
     let service = service.with_traces(traces);
     let service = service.with_queues(queues.clone());
@@ -202,6 +202,7 @@ async fn serve(args: Args) -> Result<()> {
     );
     service.start_own_quotas().await;
     let server = bound.serve(service, tls.as_ref(), workers)?;
+    tokio::spawn(Arc::clone(server.service()).follow_xds());
     let has_token = !server.service().auth().is_open();
     announce(&server, &Hints { example, tls, has_token })?;
     let ended = until_told(server, drain, args.snapshot).await?;

@@ -148,6 +148,8 @@ impl Proxy {
             unix: None,
             timeout: settings.connect_timeout,
             idle_max: IDLE_MAX,
+            identity: None,
+            server_name: None,
         };
         let connector = connect::connector(&options)?;
         let upgrades = connect::Options { versions: Versions::Http1, ..options };

@@ -19,6 +19,7 @@ use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
 use crate::decide::Decider;
+use crate::descriptors::Domain;
 use crate::durable::DurableStore;
 use crate::metrics::{Exposition, Metrics, Tally};
 use crate::operator_changes::{NoRoom, OperatorChanges};
@@ -131,10 +132,25 @@ impl Enforcer {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.rules();
         let rules = rules.with_operator_changes(Arc::clone(before.operator_changes()));
-        let own = before.own_quotas().anew(&rules, millis(self.clock.now()));
-        self.put_in_force(rules.with_own_quotas(Arc::new(own)));
+        self.put_anew(&before, &rules.with_pushed_of(&before));
         drop(changing);
         self.metrics.reloaded(self.clock.now());
+    }
+
+    /// Puts the domains in force that a control plane has pushed, in place of those before.
+    pub(crate) fn replace_pushed(&self, domains: Vec<Domain>) {
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.rules();
+        self.put_anew(&before, &before.with_pushed(domains));
+        drop(changing);
+        drop(before);
+        self.metrics.forget_unused();
+    }
+
+    /// Puts rules in force with the quotas of one's own that were in force before.
+    fn put_anew(&self, before: &Rules, rules: &Rules) {
+        let own = before.own_quotas().anew(rules, millis(self.clock.now()));
+        self.put_in_force(rules.with_own_quotas(Arc::new(own)));
     }
 
     fn put_in_force(&self, rules: Rules) {

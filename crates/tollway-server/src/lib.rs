@@ -68,6 +68,7 @@ mod top;
 mod traces;
 mod wait;
 mod worker;
+mod xds;
 
 pub use auth::{Auth, Role};
 pub use config_line::ConfigLine;
@@ -90,6 +91,7 @@ pub use settings::{Limits, Settings};
 pub use shared_usage::UsageStore;
 #[cfg(feature = "otlp")]
 pub use traces::{Collector, Traces};
+pub use xds::XdsSettings;
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]

@@ -21,6 +21,7 @@ const BOOK: [&str; 30] = [
     "docs/how-to/guild-roles.md",
     "docs/how-to/calendar-windows.md",
     "docs/how-to/gateways.md",
+    "docs/how-to/envoy-gateway.md",
     "docs/how-to/own-quotas.md",
     "docs/how-to/plans.md",
     "docs/how-to/testing.md",

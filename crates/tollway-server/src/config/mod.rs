@@ -21,11 +21,14 @@ mod names;
 mod owners;
 mod policies;
 mod push;
+pub(crate) mod pushed;
 pub(crate) mod queues;
 mod reader;
 mod stores;
+mod tokens;
 mod tree;
 mod work;
+mod xds;
 
 pub use call_limit::limit_of_call;
 pub use error::{ConfigError, Mistakes};
