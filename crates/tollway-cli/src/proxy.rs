@@ -232,7 +232,7 @@ async fn serve(args: Args) -> Result<()> {
         ledgers::open(&args.store, start_without, Arc::clone(&profile), args.keys.clone()).await?
     };
     let budgets = args.budgets.as_deref();
-    let models = models::open(budgets, &args.store, start_without).await?;
+    let models = models::open(budgets, &args.store, !args.store_required).await?;
     let (shown_upstream, profile_name) = (upstream.to_string(), profile.name().to_owned());
     let settings = settings(&args, token, &profile)?;
     let prefix = settings.admin.prefix.clone();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 30] = [
+const BOOK: [&str; 31] = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",

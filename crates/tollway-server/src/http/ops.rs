@@ -162,16 +162,14 @@ fn exposition(service: &Service) -> String {
         let help = "Commits of the file of durable counts that failed.";
         text.counter("tollway_durable_commit_failures_total", help, health.failed_commits);
     }
-<<<<<<< HEAD
     if let Some(usage) = service.enforcer.shared_usage() {
         let help = "Requests whose usage is not in the store yet.";
         text.gauge("tollway_usage_waiting", help, usage.book().waiting() as f64);
         let help = "Units that will not be billed, because too much waited for the store.";
         text.counter("tollway_usage_lost_units_total", help, usage.book().lost());
-=======
+    }
     if let Some(xds) = service.xds() {
         xds.status().write(&mut text);
->>>>>>> h7
     }
     if let Some(queues) = used_queues(service) {
         let health = queues.health();
