@@ -18,8 +18,9 @@ use anyhow::{Context as _, Result, bail};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollway_core::fields::Hosts;
-use tollway_proxy::{Admin, Parts, Proxy, Settings, Upstream, Versions};
+use tollway_proxy::{Admin, OpenLedger, Parts, Proxy, Settings, Upstream, Versions};
 use tollway_upstream::profile::Profile;
+use tollway_upstream::shared::Fleet;
 use tracing::info;
 
 use crate::amounts::{duration, size};
@@ -201,6 +202,14 @@ impl Args {
             .or_misuse()
     }
 
+    async fn ledgers(&self, profile: &Arc<Profile>) -> Result<(OpenLedger, Option<Fleet>)> {
+        let profile = Arc::clone(profile);
+        if self.pace {
+            return Ok((ledgers::paced(profile).context("--pace").or_misuse()?, None));
+        }
+        ledgers::open(&self.store, !self.store_required, profile, self.keys.clone()).await
+    }
+
     async fn invalid_counter(&self) -> Result<InvalidCounter> {
         let state = self.state.as_deref();
         match (&*self.invalid, &*self.store) {
@@ -225,12 +234,7 @@ async fn serve(args: Args) -> Result<()> {
     let listener = bind(args.listen).await?;
     let admin_listener = AdminPlace::listen(args.admin.as_ref(), args.listen).await?;
     let counter = args.invalid_counter().await?;
-    let (ledgers, fleet) = if args.pace {
-        (ledgers::paced(Arc::clone(&profile)).context("--pace").or_misuse()?, None)
-    } else {
-        let start_without = !args.store_required;
-        ledgers::open(&args.store, start_without, Arc::clone(&profile), args.keys.clone()).await?
-    };
+    let (ledgers, fleet) = args.ledgers(&profile).await?;
     let budgets = args.budgets.as_deref();
     let models = models::open(budgets, &args.store, !args.store_required).await?;
     let (shown_upstream, profile_name) = (upstream.to_string(), profile.name().to_owned());
