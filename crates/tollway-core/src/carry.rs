@@ -22,14 +22,19 @@
 //!
 //! **Rounding** is against the requester: up to the next tick of GCRA, else to the next whole unit.
 //!
-//! **Order.** A bucket that has used more than the new limit holds would be locked for longer than
-//! it takes to fill, so [`Order::Forward`] cuts it to empty: these are the only units that vanish.
-//! During a change somebody may still ask by the old numbers. Carried back by the same rule, what
-//! was cut would be granted a second time, and again with each turn. So [`Order::Back`] cuts
-//! nothing, and leaves no more than is left under the newer numbers.
+//! **Numbers that come with each call** ([`Gcra::per_call`](crate::gcra::Gcra::per_call)) have no
+//! order: any call may bring larger or smaller ones. Between two of them units are carried up to
+//! the smaller limit, and what is beyond it as the time until it has come back. So nothing is cut:
+//! carried to and fro a state grants nothing twice.
+//!
+//! **Older numbers** do not come in here. A bucket that has used more than the new limit holds
+//! would be locked for longer than it takes to fill, so it is cut to empty: these are the only
+//! units that vanish. Carried back to the larger limit they would be granted a second time, and
+//! again with each turn. So a store carries a state to newer numbers only: who still asks by older
+//! ones is decided by those that the key is kept under.
 
+use crate::Timestamp;
 use crate::algorithm::{Algorithm, Apply, State, each};
-use crate::{Cost, Timestamp};
 
 crate::named_enum! {
     /// What becomes of the units that a key has used when the numbers of its policy change.
@@ -43,24 +48,6 @@ crate::named_enum! {
         /// Nothing is used: each set of numbers counts for itself.
         Reset = "reset",
     }
-}
-
-/// A change of numbers, as far as a state is concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
-    /// What becomes of used units.
-    pub rule: OnChange,
-    /// Which numbers are the newer ones.
-    pub order: Order,
-}
-
-/// Which numbers are the newer ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// The state is carried to newer numbers.
-    Forward,
-    /// Somebody asks by numbers that are older than those under which the state is kept.
-    Back,
 }
 
 /// Units used, with a part of one: `units + part / of`.
@@ -112,11 +99,6 @@ impl Used {
         let units = u64::try_from(all / old + part / of).unwrap_or(u64::MAX);
         Self { units, part: part % of, of }
     }
-
-    /// Whole units of which at most these are left of `limit`.
-    fn left_of(self, limit: u64) -> u64 {
-        limit.saturating_sub(self.up())
-    }
 }
 
 /// `units` out of `old`, as a share of `new`, rounded up.
@@ -125,14 +107,14 @@ pub(crate) fn scaled(units: u128, new: u64, old: u64) -> u128 {
 }
 
 impl State {
-    /// The state of a key whose numbers were `old` under the numbers `new`, as of `now`; see the
-    /// rules at [`OnChange`] and [`Order`].
+    /// The state of a key whose numbers were `old` under the newer numbers `new`, as of `now`, by
+    /// this rule.
     #[must_use]
-    pub fn carry(&self, old: &Algorithm, new: &Algorithm, change: Change, now: Timestamp) -> Self {
+    pub fn carry(&self, old: &Algorithm, new: &Algorithm, rule: OnChange, now: Timestamp) -> Self {
         let at = self.moment(old, now);
         let used = each!(old, self, (own, it) => own.used(it, at), else Used::whole(0));
         let mut carried = Self::vacant(new);
-        if change.rule == OnChange::Reset {
+        if rule == OnChange::Reset {
             carried.become_used(new, Used::whole(0), at);
             return carried;
         }
@@ -141,29 +123,32 @@ impl State {
                 new.carry_phase(old, *it, at).map(Self::LeakyBucket)
             }
             (Algorithm::FixedWindow(old), Algorithm::FixedWindow(new), Self::FixedWindow(it)) => {
-                Some(Self::FixedWindow(new.carry_window(old, *it, change, at)))
+                Some(Self::FixedWindow(new.carry_window(old, *it, rule, at)))
             }
             (
                 Algorithm::SlidingWindow(old),
                 Algorithm::SlidingWindow(new),
                 Self::SlidingWindow(it),
-            ) => Some(Self::SlidingWindow(new.carry_cells(old, it, change, at))),
+            ) => Some(Self::SlidingWindow(new.carry_cells(old, it, rule, at))),
+            (Algorithm::Gcra(old), Algorithm::Gcra(new), Self::Gcra(it))
+                if rule == OnChange::AsIs && (old.is_per_call() || new.is_per_call()) =>
+            {
+                return Self::Gcra(new.carry_between_calls(old, *it, at));
+            }
             (Algorithm::Concurrency(_), Algorithm::Concurrency(_), Self::Concurrency(it)) => {
                 return Self::Concurrency(it.clone());
             }
             _ => None,
         };
-        let is_bucket =
-            |it: &Algorithm| matches!(it, Algorithm::Gcra(_) | Algorithm::LeakyBucket(_));
         match like {
             Some(window @ (Self::FixedWindow(_) | Self::SlidingWindow(_))) => carried = window,
             phase => {
-                let used = match change.rule {
+                let used = match rule {
                     OnChange::Proportional => used.scaled(new.limit(), old.limit()),
                     _ => used,
                 };
-                let cut = change.order == Order::Forward && is_bucket(new);
-                let used = if cut { used.at_most(new.limit()) } else { used };
+                let is_bucket = matches!(new, Algorithm::Gcra(_) | Algorithm::LeakyBucket(_));
+                let used = if is_bucket { used.at_most(new.limit()) } else { used };
                 carried.become_used(new, used, at);
                 if let (Some(Self::LeakyBucket(phase)), Self::LeakyBucket(it)) =
                     (phase, &mut carried)
@@ -172,17 +157,20 @@ impl State {
                 }
             }
         }
-        // What was cut on the way forward is not given again on the way back. A state that says
-        // nothing is as good as none, which has its whole limit under any numbers.
-        let is_cut = change.order == Order::Back && is_bucket(old) && used.up() > 0;
-        if is_cut && !matches!(new, Algorithm::Concurrency(_)) {
-            let left = used.left_of(old.limit());
-            let more = carried.peek(new, at).remaining().saturating_sub(left);
-            if let Some(more) = Cost::new(more) {
-                let _ = carried.count(new, more, 0, at);
-            }
-        }
         carried
+    }
+
+    /// Whether who asks by the older numbers `asked` is decided by those that this state is kept
+    /// under: if it says anything, and both have an order.
+    pub fn keeps_its_numbers(
+        &self,
+        kept_under: &Algorithm,
+        asked: &Algorithm,
+        now: Timestamp,
+    ) -> bool {
+        let is_of_a_call = |it: &Algorithm| matches!(it, Algorithm::Gcra(it) if it.is_per_call());
+        let has_order = !is_of_a_call(kept_under) && !is_of_a_call(asked);
+        has_order && self.vacant_at(kept_under) > now
     }
 
     fn become_used(&mut self, algorithm: &Algorithm, used: Used, at: Timestamp) {

@@ -1,5 +1,6 @@
 //! What is asked: a policy, a key and a cost.
 
+use alloc::vec::Vec;
 use core::fmt;
 use core::num::NonZeroU64;
 
@@ -103,6 +104,16 @@ pub enum Mode {
 }
 
 impl<'a> Charge<'a> {
+    /// The same charges, each under another policy where there is one.
+    #[must_use]
+    pub fn each_under(charges: &[Self], others: &'a [Option<Policy>]) -> Vec<Self> {
+        let under = |(charge, other): (&Self, &'a Option<Policy>)| Self {
+            policy: other.as_ref().unwrap_or(charge.policy),
+            ..*charge
+        };
+        charges.iter().zip(others).map(under).collect()
+    }
+
     /// One unit of `policy` for `key`.
     pub const fn new(policy: &'a Policy, key: Key<'a>) -> Self {
         Self { policy, key, cost: Cost::ONE, mode: Mode::Enforce }

@@ -16,7 +16,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::algorithm::{Apply, Parameters, apply_by_value, peek_and_count_by_window};
-use crate::carry::{Change, OnChange, Used, scaled};
+use crate::carry::{OnChange, Used, scaled};
 use crate::decision::{Decision, Retry, Snapshot};
 use crate::{Cost, Quota, SKEW, Timestamp};
 
@@ -142,11 +142,11 @@ impl FixedWindow {
         &self,
         old: &Self,
         state: State,
-        change: Change,
+        rule: OnChange,
         at: Timestamp,
     ) -> State {
         let State { start, count } = old.roll(state, at);
-        let count = match change.rule {
+        let count = match rule {
             OnChange::Proportional => {
                 let share = scaled(count.into(), self.quota.units(), old.quota.units());
                 u64::try_from(share).unwrap_or(u64::MAX)

@@ -171,6 +171,22 @@ impl Gcra {
         state
     }
 
+    /// The state of a key that was asked by the numbers `old` of another call. Units up to the
+    /// smaller of both limits are units under both; what is beyond is the time until it has come
+    /// back. So nothing is lost on the way there and back.
+    pub(crate) fn carry_between_calls(&self, old: &Self, state: State, at: Timestamp) -> State {
+        let common = u128::from(self.quota.burst().min(old.quota.burst()));
+        let used = old.used(state, at);
+        let units = used.min(common * u128::from(old.unit));
+        let (whole, part) =
+            ((used - units) / u128::from(old.scale), (used - units) % u128::from(old.scale));
+        let scale = u128::from(self.scale);
+        let beyond = (part * scale).div_ceil(u128::from(old.scale));
+        let beyond = whole.saturating_mul(scale).saturating_add(beyond);
+        let units = Used::of_ticks(units, old.unit).ticks(self.unit);
+        State { tat: self.ticks(at).saturating_add(units).saturating_add(beyond) }
+    }
+
     /// Ticks by which the bucket is short of full.
     #[inline]
     fn used(&self, state: State, now: Timestamp) -> u128 {

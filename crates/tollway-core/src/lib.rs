@@ -23,7 +23,8 @@
 //! | word | means |
 //! |---|---|
 //! | [`Quota`] | units, period, burst: numbers only |
-//! | [`Calendar`](civil::Calendar) | windows that begin with an hour, a day, a month of a time zone |
+//! | [`Calendar`](civil::Calendar) | windows that begin with an hour, a day, a month of a time zone
+//! |
 //! | [`Policy`] | a named quota with its [`Algorithm`] and failure mode |
 //! | [`Key`] | opaque bounded bytes: who is limited |
 //! | [`Cost`] | units asked, never zero |
@@ -81,7 +82,7 @@ mod store;
 mod time;
 
 pub use algorithm::{Algorithm, Parameters, State};
-pub use carry::{Change, OnChange, Order};
+pub use carry::OnChange;
 pub use charge::{Charge, Cost, Key, KeyError, Mode};
 pub use cidr::{Cidr, CidrError, masked};
 pub use decision::{Decision, Retry, Snapshot, Verdict};

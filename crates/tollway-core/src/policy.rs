@@ -29,6 +29,7 @@ pub struct Policy {
     reservations: ReservationTerms,
     parts: Option<NonZeroU16>,
     on_change: OnChange,
+    is_plan: bool,
     durable_for: Option<Duration>,
     shares: Option<Arc<Shares>>,
     id: u64,
@@ -130,6 +131,7 @@ impl Policy {
             reservations: ReservationTerms::default(),
             parts: None,
             on_change: OnChange::default(),
+            is_plan: false,
             durable_for: None,
             shares: None,
             id: 0,
@@ -205,6 +207,19 @@ impl Policy {
         Self { parts: Some(parts), id: fnv(numbers), ..self }
     }
 
+    /// The same policy with other numbers, where those of one name are changed while they are used.
+    #[must_use]
+    pub fn with_numbers(&self, algorithm: Algorithm) -> Self {
+        let (numbers_mark, shares) = (mark(&algorithm), None);
+        let mut policy = Self { algorithm, numbers_mark, shares, ..self.clone() };
+        policy.id = identity(&policy);
+        let policy = match self.parts {
+            Some(parts) => policy.in_parts(parts),
+            None => policy,
+        };
+        policy.on_change(self.on_change)
+    }
+
     /// In how many parts a store is to keep each key, if the policy says so itself.
     pub const fn parts(&self) -> Option<NonZeroU16> {
         self.parts
@@ -218,6 +233,19 @@ impl Policy {
         let on_change = if self.shares.is_some() { OnChange::Reset } else { on_change };
         let family_id = if on_change == OnChange::Reset { self.id } else { self.name_id };
         Self { on_change, family_id, ..self }
+    }
+
+    /// The same policy as one of several plans, among which keys go to and fro. Of two policies of
+    /// one name the newer otherwise decides for all who ask; of plans none is newer, and each key
+    /// is decided by the one that it has at the moment.
+    #[must_use]
+    pub fn as_plan(self) -> Self {
+        Self { is_plan: true, ..self }
+    }
+
+    /// Whether it is one of several plans.
+    pub const fn is_plan(&self) -> bool {
+        self.is_plan
     }
 
     /// The same policy, durable at stores that can: what was acknowledged is not lost when the

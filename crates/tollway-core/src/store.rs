@@ -68,7 +68,7 @@ pub trait Store: Send + Sync {
 
     /// Puts the numbers of these policies in force together, as a service does at its start and
     /// whenever its rules change: whatever other numbers a key of theirs is kept under are older;
-    /// see [`Order`](crate::Order). A store that does not carry states has nothing to do.
+    /// nothing is newer than these. A store that does not carry states has nothing to do.
     fn renew(&self, policies: &[&Policy], now: Timestamp) {
         let _ = (policies, now);
     }

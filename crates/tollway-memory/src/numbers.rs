@@ -13,9 +13,10 @@
 //! only, after a look at every table. A family becomes mixed before the first state of another form
 //! is made, and waits then for newcomers that are under way.
 //!
-//! **Editions.** Of two sets of numbers the one of the later edition is the newer; see
-//! [`Order`](tollway_core::Order). Each gets the next edition when it is seen first. Sets that are
-//! renewed together have one edition: a key that goes from one to another is carried forward.
+//! **Editions.** Of two sets of numbers the one of the later edition is the newer: who asks under
+//! the older one is decided by the newer. Each gets the next edition when it is seen first. Sets
+//! that are renewed together have one edition: a key goes from one to another and back. So it does
+//! where one of the two is a plan ([`Policy::as_plan`]): plans have [`NO_EDITION`].
 //!
 //! Bounded: beyond [`SETS_MAX`] sets, states under a set that is not listed start afresh when their
 //! numbers change.
@@ -24,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64 as StdAtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
-use tollway_core::{Algorithm, Change, OnChange, Order, Policy};
+use tollway_core::{Algorithm, OnChange, Policy};
 
 use crate::hash::Fingerprint;
 use crate::packed::Layout;
@@ -43,12 +44,13 @@ pub(crate) struct Asked<'a> {
 pub(crate) struct Lineage {
     pub(crate) family: u64,
     pub(crate) rule: OnChange,
+    pub(crate) is_plan: bool,
 }
 
 impl Lineage {
     #[inline]
     pub(crate) const fn of(policy: &Policy) -> Self {
-        Self { family: policy.family_id(), rule: policy.change_rule() }
+        Self { family: policy.family_id(), rule: policy.change_rule(), is_plan: policy.is_plan() }
     }
 }
 
@@ -87,6 +89,8 @@ struct Family {
 
 /// The most sets of numbers.
 pub(crate) const SETS_MAX: usize = 65_536;
+/// The edition of plans, of which none is newer than another.
+const NO_EDITION: u64 = 0;
 const RECENT: usize = 1_024;
 
 impl Numbers {
@@ -104,7 +108,7 @@ impl Numbers {
     /// family has become mixed.
     pub(crate) fn note(
         &self,
-        family: u64,
+        Lineage { family, is_plan, .. }: Lineage,
         mark: u64,
         algorithm: &Algorithm,
         layout: Layout,
@@ -121,6 +125,9 @@ impl Numbers {
         // A file does not say the zone of a calendar: whoever asks does.
         if let Some(known) = sets.by_mark.get_mut(&(family, mark)) {
             known.algorithm = *algorithm;
+            if is_plan {
+                known.edition = NO_EDITION;
+            }
         }
         let of_family = sets.families.entry(family).or_default();
         let was_mixed = of_family.layouts.count_ones() > 1;
@@ -160,7 +167,7 @@ impl Numbers {
 
     /// Whether a key that is not kept under these numbers may be kept under others.
     pub(crate) fn may_be_elsewhere(&self, asked: &Asked<'_>) -> bool {
-        let Lineage { family, rule } = asked.lineage;
+        let Lineage { family, rule, .. } = asked.lineage;
         let has_others =
             || self.several.has(family) || !self.is_noted(family, asked.fingerprint.mark);
         rule != OnChange::Reset && has_others()
@@ -172,12 +179,10 @@ impl Numbers {
         sets.by_mark.get(&(family, mark)).copied()
     }
 
-    /// How a state kept under `from` comes to what is asked under.
-    pub(crate) fn change(&self, asked: &Asked<'_>, from: Known) -> Change {
-        let to = self.known(asked.lineage.family, asked.fingerprint.mark);
-        let is_older = to.is_some_and(|to| to.edition < from.edition);
-        let order = if is_older { Order::Back } else { Order::Forward };
-        Change { rule: asked.lineage.rule, order }
+    /// Whether what is asked under is older than this.
+    pub(crate) fn is_older(&self, asked: &Asked<'_>, than: Known) -> bool {
+        let own = self.known(asked.lineage.family, asked.fingerprint.mark);
+        own.is_some_and(|own| own.edition != NO_EDITION && own.edition < than.edition)
     }
 
     /// Every set: its family, its mark, its numbers and its edition.
@@ -188,7 +193,8 @@ impl Numbers {
 
     /// Notes a set as it was written to a file.
     pub(crate) fn restore(&self, family: u64, mark: u64, known: Known, layout: Layout) {
-        self.note(family, mark, &known.algorithm, layout, || ());
+        let lineage = Lineage { family, rule: OnChange::AsIs, is_plan: false };
+        self.note(lineage, mark, &known.algorithm, layout, || ());
         let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
         sets.edition = sets.edition.max(known.edition);
         if let Some(noted) = sets.by_mark.get_mut(&(family, mark)) {
@@ -219,7 +225,7 @@ impl<'a> Newcomer<'a> {
 
     /// Whether it may begin where it is not under other numbers.
     pub(crate) fn may_begin(&self) -> bool {
-        let Lineage { family, rule } = self.lineage;
+        let Lineage { family, rule, .. } = self.lineage;
         self.is_alone
             || rule == OnChange::Reset
             || self.numbers.is_noted(family, self.mark) && !self.numbers.mixed.has(family)
@@ -227,7 +233,7 @@ impl<'a> Newcomer<'a> {
 
     /// Whether it may not begin in a table in which it `is_here` under other numbers, or is not.
     pub(crate) fn is_elsewhere(&self, is_here: impl FnOnce() -> bool) -> bool {
-        let Lineage { family, rule } = self.lineage;
+        let Lineage { family, rule, .. } = self.lineage;
         if rule == OnChange::Reset {
             return false;
         }

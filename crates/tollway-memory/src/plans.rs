@@ -123,6 +123,7 @@ impl Plans {
     /// What the source says; a panic is a failure like any other.
     fn ask(&self, key: &[u8]) -> Result<Option<Arc<Policy>>, String> {
         let asked = catch_unwind(AssertUnwindSafe(|| (self.source)(key)));
+        let asked = asked.map(|said| said.map(|plan| plan.map(as_plan)));
         asked.unwrap_or_else(|_| Err("the source of plans panicked".to_owned())).inspect_err(
             |why| {
                 self.failures.fetch_add(1, Ordering::Relaxed);
@@ -145,6 +146,10 @@ impl Plans {
         }
         shard.insert(key.into(), kept);
     }
+}
+
+fn as_plan(policy: Arc<Policy>) -> Arc<Policy> {
+    if policy.is_plan() { policy } else { Arc::new(Arc::unwrap_or_clone(policy).as_plan()) }
 }
 
 impl PlanSource for Plans {
@@ -234,6 +239,34 @@ mod tests {
         assert_eq!((limiter.peek("acme").limit(), limiter.peek("acme").remaining()), (100, 96));
         assert_eq!(limiter.check("acme").snapshot().remaining(), 95);
         assert_eq!(limiter.peek("other").limit(), 10);
+    }
+
+    /// Other customers had the large plan before: that makes it neither older nor newer.
+    #[test]
+    fn a_key_goes_from_plan_to_plan_and_has_the_difference_each_time() {
+        let plan = Arc::new(Mutex::new("100/1h"));
+        let said = Arc::clone(&plan);
+        let plans = Plans::new(move |key| match key {
+            b"large" => named("100/1h"),
+            b"acme" => named(*said.lock().unwrap()),
+            _ => None,
+        });
+        let plans = Arc::new(plans);
+        let limiter = crate::Limiter::new("10/1h").unwrap().with_plans(Arc::clone(&plans) as _);
+        assert!(limiter.check("large").is_allowed() && limiter.check("other").is_allowed());
+        let change = |quota| {
+            *plan.lock().unwrap() = quota;
+            plans.forget("acme");
+        };
+        change("10/1h");
+        (0..6).for_each(|_| assert!(limiter.check("acme").is_allowed()));
+        for _ in 0..2 {
+            change("100/1h");
+            assert_eq!(limiter.check("acme").snapshot().limit(), 100);
+            change("20/1h");
+            assert_eq!(limiter.check("acme").snapshot().limit(), 20);
+        }
+        assert_eq!(limiter.peek("acme").remaining(), 10);
     }
 
     fn named(quota: &str) -> Option<Arc<Policy>> {

@@ -28,7 +28,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::table::{Change, Full, Miss, Table};
 use crate::variable_states::VariableStates;
 
-use changed_numbers::LOCKS;
+use changed_numbers::{LOCKS, Refused};
 pub use dump::{DumpError, DumpErrorKind, DumpFile};
 pub use fill::Fill;
 
@@ -183,7 +183,8 @@ impl MemoryStore {
         if shares::is_shared(charge) {
             return self.peek_request(core::slice::from_ref(charge), now).decisions()[0].snapshot();
         }
-        self.state(&self.asked(charge), now).0.peek(charge.policy.algorithm(), now)
+        let (state, algorithm, _) = self.state(&self.asked(charge), now);
+        state.peek(&algorithm, now)
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
@@ -194,12 +195,19 @@ impl MemoryStore {
         }
         let algorithm = charge.policy.algorithm();
         let hold_id = self.hold_id(core::slice::from_ref(charge));
-        self.change(self.asked(charge), now, |state, at| {
+        let taken = self.change(self.asked(charge), now, |state, at| {
             let remaining = state.peek(algorithm, at).remaining();
             let cost = Grant::affordable(charge.cost, remaining);
             Grant::new(state.charge(&charge.cost(cost), hold_id, at).told_at(now, at), cost)
-        })
-        .unwrap_or_else(|full| Grant::new(refuse(algorithm, full, now), Cost::ONE))
+        });
+        match taken {
+            Ok(grant) => grant,
+            Err(Refused::Full(full)) => Grant::new(refuse(algorithm, full, now), Cost::ONE),
+            Err(Refused::Older) => {
+                let one = core::slice::from_ref(charge);
+                self.under_newer(one, now, |charges| self.take(&charges[0], now))
+            }
+        }
     }
 
     /// Gives the charge's units back; what is left then.
@@ -210,7 +218,8 @@ impl MemoryStore {
         }
         let (asked, units) = (self.asked(charge), charge.cost.get());
         self.amend(&asked, now, |algorithm, state, at| state.refund(algorithm, units, None, at));
-        self.state(&asked, now).0.peek(asked.algorithm, now)
+        let (state, algorithm, _) = self.state(&asked, now);
+        state.peek(&algorithm, now)
     }
 
     /// Forgets what the charge's key has taken under its policy.
@@ -333,8 +342,14 @@ impl MemoryStore {
         let hold_id = self.hold_id(core::slice::from_ref(charge));
         let asked = Self::asked_at(fingerprint, charge);
         let decide = |state: &mut State, at| state.charge(charge, hold_id, at).told_at(now, at);
-        self.change(asked, now, decide)
-            .unwrap_or_else(|full| refuse(charge.policy.algorithm(), full, now))
+        match self.change(asked, now, decide) {
+            Ok(decision) => decision,
+            Err(Refused::Full(full)) => refuse(charge.policy.algorithm(), full, now),
+            Err(Refused::Older) => {
+                let one = core::slice::from_ref(charge);
+                self.under_newer(one, now, |charges| self.check(&charges[0], now))
+            }
+        }
     }
 
     /// Changes one state of any algorithm. `change` is told as of when: `now`, or later where a key
@@ -344,7 +359,7 @@ impl MemoryStore {
         asked: Asked<'_>,
         now: Timestamp,
         mut change: impl FnMut(&mut State, Timestamp) -> R,
-    ) -> Result<R, Full> {
+    ) -> Result<R, Refused> {
         self.ask(asked, now, |newcomer| self.change_here(&asked, Some(newcomer), now, &mut change))
     }
 
@@ -415,11 +430,14 @@ impl MemoryStore {
         is_known && self.change_here(asked, None, now, &mut change).is_ok()
     }
 
-    /// The state as it is, and as of when it would be decided.
-    fn state(&self, asked: &Asked<'_>, now: Timestamp) -> (State, Timestamp) {
+    /// The state as it is, under which numbers it would be decided, and as of when.
+    fn state(&self, asked: &Asked<'_>, now: Timestamp) -> (State, Algorithm, Timestamp) {
         let (here, at) = self.state_here(asked.fingerprint, asked.algorithm, now);
-        let state = here.or_else(|| self.state_elsewhere(asked, now));
-        (state.unwrap_or_else(|| State::vacant(asked.algorithm)), at)
+        let here = here.map(|state| (state, *asked.algorithm));
+        let known = here.or_else(|| self.state_elsewhere(asked, now));
+        let (state, algorithm) =
+            known.unwrap_or_else(|| (State::vacant(asked.algorithm), *asked.algorithm));
+        (state, algorithm, at)
     }
 
     /// The state as it is kept under these numbers, if it is.

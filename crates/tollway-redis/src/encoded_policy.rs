@@ -47,7 +47,7 @@ pub(crate) enum Need {
 }
 
 /// For how long they need not be noted again.
-const NOTED_FOR_S: u64 = 60;
+pub(crate) const NOTED_FOR_S: u64 = 60;
 
 /// The encoded forms of policies seen before.
 #[derive(Debug, Default)]
@@ -67,6 +67,7 @@ impl EncodedPolicies {
         let key = (policy.id(), Mark::of(policy));
         if let Some(encoded) = known.get(&key)
             && encoded.policy.change_rule() == policy.change_rule()
+            && encoded.policy.is_plan() == policy.is_plan()
         {
             return Arc::clone(encoded);
         }
@@ -132,13 +133,7 @@ impl EncodedPolicy {
 
     /// The same policy under other numbers.
     pub(crate) fn under(&self, algorithm: Algorithm) -> Self {
-        let policy = Policy::new(self.policy.name(), algorithm).map(|policy| {
-            policy
-                .on_change(self.policy.change_rule())
-                .on_store_error(self.policy.store_error())
-                .reservations(self.policy.reservation_terms())
-        });
-        Self::new(&policy.unwrap_or_else(|_| self.policy.clone()))
+        Self::new(&self.policy.with_numbers(algorithm))
     }
 
     pub(crate) fn algorithm(&self) -> &Algorithm {

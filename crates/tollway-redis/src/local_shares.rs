@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use tollway_core::{
-    Algorithm, Change, Charge, Cost, Decision, Key, Mode, Order, Policy, Retry, Snapshot, State,
-    Timestamp, decide_all,
+    Algorithm, Charge, Cost, Decision, Key, Mode, Policy, Retry, Snapshot, State, Timestamp,
+    decide_all,
 };
 
 use crate::request::KeyCharge;
@@ -63,10 +63,9 @@ impl LocalShares {
         for key in &keys {
             let policy = slots.iter().position(|slot| keys[*slot] == *key).unwrap_or_default();
             let (algorithm, rule) = (policies[policy].algorithm(), policies[policy].change_rule());
-            let change = Change { rule, order: Order::Forward };
             let known = held.get(*key).map(|held| match held.algorithm == *algorithm {
                 true => held.state.clone(),
-                false => held.state.carry(&held.algorithm, algorithm, change, at),
+                false => held.state.carry(&held.algorithm, algorithm, rule, at),
             });
             states.push(known.unwrap_or_else(|| State::vacant(algorithm)));
         }

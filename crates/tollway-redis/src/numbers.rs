@@ -1,7 +1,7 @@
 //! Numbers that values are kept under, so that a state can be carried when they change.
 //!
 //! ```text
-//!   value:  | … mark … |      tw:2n:{family}mark:  | edition: 7 | numbers: 4 × 8 | zone |
+//!   value:  | … mark … |   tw:2n:{family}mark:  | edition: 7 | noted: 7 | numbers: 4 × 8 | zone |
 //! ```
 //!
 //! A value says by a mark of three bytes under which numbers of its family it is kept. What a mark
@@ -9,9 +9,10 @@
 //! value may live, so whoever finds the value knows, in any process and after any restart. Notes
 //! are renewed now and then while their numbers are in use.
 //!
-//! **Editions** say which numbers are the newer ones ([`Order`]): the time at which they were first
-//! noted, or put in force together by [`Store::renew`](tollway_core::Store::renew). A process
-//! that starts again with older numbers finds them noted and does not make them newer.
+//! **Editions** say which numbers are the newer ones: the time at which they were first noted, or
+//! put in force together by [`Store::renew`](tollway_core::Store::renew). A process that starts
+//! again with older numbers finds them noted and does not make them newer. Numbers that nobody has
+//! noted for [`IN_USE_FOR`] are in force no more: when a rollout is rolled back, keys go back too.
 //!
 //! **Two sorts.** GCRA states are in ledgers, others in strings. The note of a set says whether its
 //! family has numbers of the other sort; then scripts look at both keys, and mark in one what is in
@@ -23,10 +24,10 @@ use redis::{Cmd, FromRedisValue as _, Value};
 use tollway_core::civil::Zone;
 use tollway_core::{Algorithm, Cost, OnChange, Policy, State, Timestamp};
 
-use crate::encoded_policy::GCRA;
+use crate::encoded_policy::{GCRA, NOTED_FOR_S};
 use crate::layout;
 use crate::packed_bytes::{Reader, put_number};
-use crate::script_numbers::nanos;
+use crate::script_numbers::{moment, nanos};
 
 /// What a value says about the numbers that it is kept under: the kind in its highest three bits
 /// (GCRA and concurrency have two of them, see [`Mark::believing`]), and a hash.
@@ -81,8 +82,24 @@ pub(crate) fn family(policy: &Policy) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Known {
     pub(crate) algorithm: Algorithm,
-    pub(crate) edition: u64,
+    edition: u64,
+    /// When somebody who uses them noted them last.
+    noted_at: Timestamp,
 }
+
+impl Known {
+    /// Whether who asks by other numbers is decided by these, as of `now`.
+    pub(crate) fn come_before(&self, other: &Self, now: Timestamp) -> bool {
+        let has_order = other.edition != NO_EDITION;
+        has_order && self.edition > other.edition && now.since(self.noted_at) < IN_USE_FOR
+    }
+}
+
+/// The edition of plans ([`Policy::as_plan`]), of which none is newer than another.
+const NO_EDITION: u64 = 0;
+
+/// For how long numbers are in use after they were noted: who uses them does it once a minute.
+const IN_USE_FOR: Duration = Duration::from_secs(5 * NOTED_FOR_S);
 
 /// The numbers of an algorithm, and the zone that they leave out.
 pub(crate) fn encode(algorithm: &Algorithm) -> Vec<u8> {
@@ -122,8 +139,8 @@ pub(crate) fn read(answer: &Value) -> Vec<Option<Known>> {
     let known = |value: Option<Vec<u8>>| {
         let value = value?;
         let mut reader = Reader::new(&value);
-        let edition = reader.number(7)?;
-        Some(Known { algorithm: decode(reader.rest())?, edition })
+        let (edition, noted_at) = (reader.number(7)?, moment(reader.number(7)?, 0));
+        Some(Known { algorithm: decode(reader.rest())?, edition, noted_at })
     };
     values.into_iter().map(known).collect()
 }
@@ -140,7 +157,11 @@ pub(crate) fn note(
     let mut keys = vec![sort(b'g'), sort(b's')];
     keys.extend(policies.iter().map(|policy| key(prefix, family, Mark::of(policy))));
     let kept = policies.iter().map(|policy| kept_for(policy.algorithm())).max();
-    let in_force_now: &[u8] = if in_force_now { b"1" } else { b"0" };
+    let manner: &[u8] = match in_force_now {
+        true => b"1",
+        false if policies.iter().all(|policy| policy.is_plan()) => b"2",
+        false => b"0",
+    };
     let kept_ms = kept.unwrap_or_default().as_millis().to_string().into_bytes();
     let in_ledger = |policy: &&&Policy| Mark::of(policy).kind() == GCRA;
     let ledgers = policies.iter().filter(in_ledger).count();
@@ -149,7 +170,7 @@ pub(crate) fn note(
         _ if ledgers == policies.len() => b"1".to_vec(),
         _ => b"12".to_vec(),
     };
-    let mut arguments = vec![in_force_now.to_vec(), kept_ms, sorts];
+    let mut arguments = vec![manner.to_vec(), kept_ms, sorts];
     arguments.extend(policies.iter().map(|policy| encode(policy.algorithm())));
     (keys, arguments)
 }

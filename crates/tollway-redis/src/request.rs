@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::shares::{Role, SharedPart};
-use tollway_core::{Algorithm, Mode, OnStoreError, Policy, ReservationId, Timestamp};
+use tollway_core::{Algorithm, Mode, OnExpiry, OnStoreError, Policy, ReservationId, Timestamp};
 
 use crate::encoded_policy::EncodedPolicy;
 use crate::packed_bytes::{Reader, put_double, put_number};
@@ -97,6 +97,14 @@ impl KeyCharge {
         self.encoded.amount(self.units.min(most))
     }
 
+    /// Whether what is in flight ends with a reservation of this length anyway.
+    pub(crate) fn expires_by_itself(&self, expires_after: Duration) -> bool {
+        matches!(
+            self.encoded.algorithm(),
+            Algorithm::Concurrency(limit) if limit.lease() <= expires_after
+        )
+    }
+
     /// The same with what the bucket of a tree is to keep.
     fn asked_beyond_kept(&self) -> Amount {
         let keeps = self.shared.map_or(0, |shared| shared.role.keeps());
@@ -155,6 +163,22 @@ impl Request {
             request.parts.iter().map(|part| part.encoded.head()).collect::<Vec<_>>()
         };
         heads(self) == heads(other)
+    }
+
+    /// Goes by the terms of the parts' policies, after some of them have taken on newer numbers:
+    /// permits are reserved for as long as their lease. A tree's parts do not know its terms.
+    pub(crate) fn take_terms_of_parts(&mut self) {
+        let Op::Reserve { expires_after, slots } = &mut self.op else { return };
+        if !slots.is_empty() || self.parts.iter().any(|part| part.shared.is_some()) {
+            return;
+        }
+        let terms = |part: &KeyCharge| part.encoded.policy.reservation_terms();
+        *expires_after = self.parts.iter().map(|part| terms(part).ttl).min().unwrap_or_default();
+        let expires_after = *expires_after;
+        for part in &mut self.parts {
+            part.returns =
+                terms(part).on_expiry == OnExpiry::Return && !part.expires_by_itself(expires_after);
+        }
     }
 
     /// Whether the request reads or writes a reservation's record.

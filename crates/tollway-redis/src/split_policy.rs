@@ -45,6 +45,7 @@ impl SplitPolicy {
         let one = |index| {
             let algorithm = policy.algorithm().share(count, index)?;
             let share = Policy::new(policy.name(), algorithm).ok()?.on_change(policy.change_rule());
+            let share = if policy.is_plan() { share.as_plan() } else { share };
             let remaining = AtomicU64::new(algorithm.limit());
             Some(Share {
                 encoded: Arc::new(EncodedPolicy::new(&share)),
@@ -54,6 +55,11 @@ impl SplitPolicy {
         };
         let shares = (0..count).map(one).collect::<Option<_>>()?;
         Some(Self { shares, next: AtomicU64::new(0) })
+    }
+
+    /// The numbers of the shares, and the family that they are among.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = (u64, &Policy)> {
+        self.shares.iter().map(|share| (share.family, &share.encoded.policy))
     }
 
     pub(crate) fn len(&self) -> usize {

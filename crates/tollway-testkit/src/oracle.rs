@@ -18,8 +18,9 @@
 //! the last moment up to which the key's model has been brought; a bucket that fills continuously
 //! has no such moment. A wait that is told to him counts from his own time.
 //!
-//! A key that is asked under other numbers of the same family is carried over (`change.rs`): what
-//! was used is counted in fractions, and rounded once.
+//! A key that is asked under newer numbers of the same family is carried over (`change.rs`): what
+//! was used is counted in fractions, and rounded once. Who asks under older ones is decided by
+//! those that the key is kept under, unless it is as good as new.
 //!
 //! Deliberately absent: speed, and a clock that is set back.
 
@@ -39,7 +40,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use num_bigint::BigInt;
-use tollway_core::{Algorithm, Change, Mode, OnExpiry, Order, Policy, Settlement, Timestamp};
+use tollway_core::{Algorithm, Mode, OnExpiry, Policy, Settlement, Timestamp};
 
 pub use bound::bound;
 pub use history::{Kind, Mix, history, judge};
@@ -165,23 +166,33 @@ impl Oracle {
         let now = self.now.clone();
         let mut before = Vec::new();
         for ask in asks {
-            let place =
-                |seen: &[u64], policy: &Policy| seen.iter().position(|id| *id == policy.id());
-            let seen = self.seen.clone();
             let (kept, new) = (self.kept(ask), ask.policy());
             if kept.policy.id() == new.id() {
                 continue;
             }
-            let is_older = place(&seen, new)
-                .is_some_and(|new| place(&seen, &kept.policy).is_some_and(|old| new < old));
-            let order = if is_older { Order::Back } else { Order::Forward };
-            let change = Change { rule: new.change_rule(), order };
             let (old, model) = (kept.policy.algorithm(), &*kept.model);
-            let model = change::carried(model, old, new.algorithm(), change, &now);
+            let rule = new.change_rule();
+            let model = change::carried(model, old, new.algorithm(), rule, &now);
             let policy = Arc::clone(new);
             before.push((address(ask), std::mem::replace(kept, KeyModel { model, policy })));
         }
         before
+    }
+
+    /// The ask as it is decided: by the numbers that its key is kept under, if they are newer.
+    fn in_force(&mut self, ask: &Ask) -> Ask {
+        let place = |seen: &[u64], policy: &Policy| seen.iter().position(|id| *id == policy.id());
+        let (own, now) = (place(&self.seen, ask.policy()), self.now.clone());
+        let (kept, is_new) = {
+            let kept = self.kept(ask);
+            (Arc::clone(&kept.policy), kept.model.is_new(&now))
+        };
+        let is_newer = own.is_some_and(|own| place(&self.seen, &kept).is_some_and(|it| own < it));
+        if is_newer && !is_new {
+            ask.under(Arc::new(ask.policy().with_numbers(*kept.algorithm())))
+        } else {
+            ask.clone()
+        }
     }
 
     /// Notes that these numbers are in use.
@@ -359,33 +370,36 @@ impl Subject for Oracle {
         self.operations += 1;
         self.pass(BigInt::from(at.as_nanos()));
         let now = self.now.clone();
-        let asks = operation.asks();
         let looks = matches!(operation.verb(), Verb::Peek | Verb::Refund);
-        if !looks && operation.verb() != Verb::Reset {
-            self.see(asks);
-            self.carry(asks);
+        let carries = !looks && operation.verb() != Verb::Reset;
+        if carries {
+            self.see(operation.asks());
         }
         if let Operation::Refund(ask) = operation {
             self.model(ask).give_back(&units(ask), None, &now);
         }
-        let before = if looks { self.carry(asks) } else { Vec::new() };
+        let asks: Vec<Ask> = operation.asks().iter().map(|ask| self.in_force(ask)).collect();
+        let before = if looks || carries { self.carry(&asks) } else { Vec::new() };
         let outcome = match operation {
-            Operation::Check(asks) => self.check(asks),
-            Operation::Peek(asks) => self.peek(asks),
-            Operation::Take(ask) => self.take(ask),
-            Operation::Refund(ask) => {
-                Outcome { figures: vec![self.figures(ask, None)], ..Outcome::default() }
+            Operation::Check(_) => self.check(&asks),
+            Operation::Peek(_) => self.peek(&asks),
+            Operation::Take(_) => self.take(&asks[0]),
+            Operation::Refund(_) => {
+                Outcome { figures: vec![self.figures(&asks[0], None)], ..Outcome::default() }
             }
             Operation::Reset(ask) => {
                 self.model(ask).clear(&now);
                 Outcome::default()
             }
-            Operation::Reserve { label, asks } => self.reserve(label, asks),
+            Operation::Reserve { label, .. } => self.reserve(label, &asks),
             Operation::Commit { label, costs } => self.close(label, |index, ask| {
                 costs.get(index).map_or_else(|| units(ask), |cost| BigInt::from(*cost))
             }),
             Operation::Cancel { label } => self.close(label, |_, _| BigInt::ZERO),
         };
+        if carries {
+            return Ok(outcome);
+        }
         // A look changes nothing.
         self.keys.extend(before);
         Ok(outcome)

@@ -5,6 +5,10 @@
 //! the question asked again. It is carried as it is found, once; a change of numbers costs nothing
 //! for keys that nobody asks about.
 //!
+//! It is carried to newer numbers only. Who asks under older ones is refused ([`Refused::Older`])
+//! and asks again under those that the key is kept under, as if he had been told of the change. So
+//! nothing is ever converted back. A state that says nothing holds nobody to its numbers.
+//!
 //! **Locks.** Whoever carries a key holds the lock of the key until his own question is answered.
 //! Within one table a state is carried by one write to its slot. Between tables it is taken out of
 //! one and put into the other; in between nobody else finds it, and nobody else may begin with it.
@@ -12,11 +16,11 @@
 use std::sync::MutexGuard;
 
 use tollway_core::gcra::Gcra;
-use tollway_core::{Algorithm, Policy, State, Timestamp};
+use tollway_core::{Algorithm, Charge, Policy, State, Timestamp};
 
 use super::MemoryStore;
 use crate::hash::Fingerprint;
-use crate::numbers::{Asked, Known, Newcomer};
+use crate::numbers::{Asked, Known, Lineage, Newcomer};
 use crate::packed::{self, Layout};
 use crate::slot::Content;
 use crate::sync::lock;
@@ -28,16 +32,26 @@ const LATEST: u64 = Gcra::WORD_END - 2;
 /// How many locks there are for keys that are carried.
 pub(super) const LOCKS: usize = 64;
 
+/// Why a question was not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refused {
+    /// There is no room.
+    Full(Full),
+    /// A key is kept under newer numbers; see [`MemoryStore::under_newer`].
+    Older,
+}
+
 impl MemoryStore {
     /// Puts the numbers of these policies in force together: whatever other numbers a key of theirs
-    /// is kept under are older, and who still asks under those finds no more than is left under
-    /// these. A limiter whose policy is replaced by one that this store has not seen before need
+    /// is kept under are older, and who still asks under those is decided by these as soon as the
+    /// key is kept under them. A limiter whose policy is replaced by
+    /// one that this store has not seen before need
     /// not call it; one that goes back to earlier numbers, or gives keys one of several plans,
     /// does.
     pub fn renew<'p>(&self, policies: impl IntoIterator<Item = &'p Policy>, now: Timestamp) {
         let mut sets = Vec::new();
         for policy in policies {
-            self.note(policy.family_id(), policy.numbers_mark(), policy.algorithm(), now);
+            self.note(Lineage::of(policy), policy.numbers_mark(), policy.algorithm(), now);
             sets.push((policy.family_id(), policy.numbers_mark()));
         }
         self.numbers.renew(sets);
@@ -50,10 +64,10 @@ impl MemoryStore {
         asked: Asked<'_>,
         now: Timestamp,
         mut question: impl FnMut(Newcomer<'_>) -> Result<R, Miss>,
-    ) -> Result<R, Full> {
+    ) -> Result<R, Refused> {
         match question(Newcomer::new(&self.numbers, &asked, false)) {
             Ok(answer) => Ok(answer),
-            Err(Miss::Full(full)) => Err(full),
+            Err(Miss::Full(full)) => Err(Refused::Full(full)),
             Err(Miss::Elsewhere) => self
                 .ask_alone(&[asked], now, || question(Newcomer::new(&self.numbers, &asked, true))),
         }
@@ -67,35 +81,69 @@ impl MemoryStore {
         asked: &[Asked<'_>],
         now: Timestamp,
         mut question: impl FnMut() -> Result<R, Miss>,
-    ) -> Result<R, Full> {
+    ) -> Result<R, Refused> {
         for one in asked {
-            self.note(one.lineage.family, one.fingerprint.mark, one.algorithm, now);
+            self.note(one.lineage, one.fingerprint.mark, one.algorithm, now);
         }
         let _alone = self.lock_keys(asked);
         loop {
             for one in asked {
-                self.carry_over(one, now);
+                self.carry_over(one, now)?;
             }
             match question() {
                 Ok(answer) => return Ok(answer),
-                Err(Miss::Full(full)) => return Err(full),
+                Err(Miss::Full(full)) => return Err(Refused::Full(full)),
                 // It has just begun under other numbers.
                 Err(Miss::Elsewhere) => {}
             }
         }
     }
 
-    /// The state of a key that is kept under other numbers, as it would be under these. Nothing is
-    /// written.
-    pub(super) fn state_elsewhere(&self, asked: &Asked<'_>, now: Timestamp) -> Option<State> {
+    /// Asks about these charges again, each under the numbers that its key is kept under if those
+    /// are newer.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn under_newer<R>(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        ask: impl FnOnce(&[Charge<'_>]) -> R,
+    ) -> R {
+        let newer = |(charge, asked): (&Charge<'_>, &Asked<'_>)| {
+            let (_, algorithm, _) = self.state(asked, now);
+            let is_newer = algorithm != *asked.algorithm;
+            is_newer.then(|| charge.policy.with_numbers(algorithm))
+        };
+        let all_asked = self.asked_together(charges);
+        let policies: Vec<Option<Policy>> = charges.iter().zip(&all_asked).map(newer).collect();
+        ask(&Charge::each_under(charges, &policies))
+    }
+
+    /// The state of a key that is kept under other numbers: as it is if those are newer, else as it
+    /// would be under these. Nothing is written.
+    pub(super) fn state_elsewhere(
+        &self,
+        asked: &Asked<'_>,
+        now: Timestamp,
+    ) -> Option<(State, Algorithm)> {
         if !self.numbers.may_be_elsewhere(asked) {
             return None;
         }
         let _alone = self.lock_keys(std::slice::from_ref(asked));
         let (fingerprint, known) = self.find_elsewhere(asked)?;
         let (state, at) = self.state_here(fingerprint, &known.algorithm, now);
-        let change = self.numbers.change(asked, known);
-        Some(state?.carry(&known.algorithm, asked.algorithm, change, at))
+        let state = state?;
+        if self.is_decided_by(known, &state, asked, at) {
+            return Some((state, known.algorithm));
+        }
+        let rule = asked.lineage.rule;
+        Some((state.carry(&known.algorithm, asked.algorithm, rule, at), *asked.algorithm))
+    }
+
+    /// Whether who asks so is decided by the numbers that the state is kept under.
+    fn is_decided_by(&self, kept: Known, state: &State, asked: &Asked<'_>, at: Timestamp) -> bool {
+        self.numbers.is_older(asked, kept)
+            && state.keeps_its_numbers(&kept.algorithm, asked.algorithm, at)
     }
 
     /// Changes a key that is kept under other numbers; `change` is told which.
@@ -112,8 +160,8 @@ impl MemoryStore {
         }
     }
 
-    fn note(&self, family: u64, mark: u64, algorithm: &Algorithm, now: Timestamp) {
-        self.numbers.note(family, mark, algorithm, Layout::of(algorithm, now), || {
+    fn note(&self, lineage: Lineage, mark: u64, algorithm: &Algorithm, now: Timestamp) {
+        self.numbers.note(lineage, mark, algorithm, Layout::of(algorithm, now), || {
             self.narrow.wait_for_newcomers();
             self.double.wait_for_newcomers();
             self.variable.shards().for_each(drop);
@@ -143,13 +191,18 @@ impl MemoryStore {
         Some((fingerprint.marked(mark), self.numbers.known(asked.lineage.family, mark)?))
     }
 
-    /// Carries a key to the numbers that it is asked under, with the lock of the key held.
-    fn carry_over(&self, asked: &Asked<'_>, now: Timestamp) {
+    /// Carries a key to the numbers that it is asked under, with the lock of the key held, unless
+    /// it is kept under newer ones.
+    fn carry_over(&self, asked: &Asked<'_>, now: Timestamp) -> Result<(), Refused> {
         while let Some((fingerprint, known)) = self.find_elsewhere(asked) {
-            let change = self.numbers.change(asked, known);
+            let (found, at) = self.state_here(fingerprint, &known.algorithm, now);
+            if found.is_some_and(|state| self.is_decided_by(known, &state, asked, at)) {
+                return Err(Refused::Older);
+            }
             let to = Layout::of(asked.algorithm, now);
             let carry = |state: &State| {
-                let state = state.carry(&known.algorithm, asked.algorithm, change, now);
+                let rule = asked.lineage.rule;
+                let state = state.carry(&known.algorithm, asked.algorithm, rule, now);
                 let content = content_of(&state, asked.algorithm, to, now);
                 (state, content)
             };
@@ -185,6 +238,7 @@ impl MemoryStore {
                 }
             }
         }
+        Ok(())
     }
 
     /// Puts a state in that was taken out of another table. If there is no room, the key is
@@ -230,7 +284,7 @@ fn content_of(state: &State, algorithm: &Algorithm, layout: Layout, now: Timesta
     let at = state.moment(algorithm, now);
     let mut words = packed::pack(state);
     if layout == Layout::Narrow && (words[1] > 0 || words[0] >= LATEST) {
-        // Carried back to a low rate it may be decades ahead: as good as for ever.
+        // At a low rate it may be decades ahead: as good as for ever.
         words = [LATEST, 0];
     }
     packed::content(words, state.peek(algorithm, at), at)

@@ -11,6 +11,7 @@ use tollway_core::{
     Algorithm, Charge, Decision, Held, OnChange, State, Timestamp, Verdict, decide_all,
 };
 
+use super::changed_numbers::Refused;
 use super::{MemoryStore, refuse};
 use crate::hash::Fingerprint;
 use crate::numbers::{Asked, Lineage, Newcomer};
@@ -157,23 +158,29 @@ impl MemoryStore {
         let (family, mark) = (policy.id() ^ policy.numbers_mark(), policy.numbers_mark());
         let tag = self.seed.tag(family, key.as_bytes(), || mark);
         let fingerprint = Fingerprint { tag, mark, owner: policy.name_id() };
-        let lineage = Lineage { family, rule: OnChange::Reset };
+        let lineage = Lineage { family, rule: OnChange::Reset, is_plan: false };
         Asked { fingerprint, algorithm: policy.algorithm(), lineage }
     }
 
     /// Takes every charge if all are allowed, or none.
     pub(super) fn request(&self, charges: &[Charge<'_>], hold_id: u128, now: Timestamp) -> Verdict {
         let parts = RequestParts::new(charges);
-        self.request_by(&parts, now, |slots, states, at| parts.decide(slots, states, hold_id, at))
+        let decided = self
+            .request_by(&parts, now, |slots, states, at| parts.decide(slots, states, hold_id, at));
+        decided.unwrap_or_else(|| {
+            let again = |charges: &[Charge<'_>]| self.request(charges, self.hold_id(charges), now);
+            self.under_newer(charges, now, again)
+        })
     }
 
-    /// As [`Self::request`]; `decide` decides on the states, as of a moment that it is told.
+    /// As [`Self::request`]; `decide` decides on the states, as of a moment that it is told. `None`
+    /// if a key is kept under newer numbers.
     pub(super) fn request_by(
         &self,
         parts: &RequestParts<'_, '_>,
         now: Timestamp,
         mut decide: impl FnMut(&[usize], &mut [State], Timestamp) -> Verdict,
-    ) -> Verdict {
+    ) -> Option<Verdict> {
         let request = RequestStates::new(self, parts.charges(), now);
         let mut refused = 0;
         let mut ask = |is_alone| {
@@ -184,10 +191,16 @@ impl MemoryStore {
         };
         let decided = match ask(false) {
             Err(Miss::Elsewhere) => self.ask_alone(&request.asked(), now, || ask(true)),
-            Err(Miss::Full(full)) => Err(full),
+            Err(Miss::Full(full)) => Err(Refused::Full(full)),
             Ok(verdict) => Ok(verdict),
         };
-        decided.unwrap_or_else(|full| self.refuse_request(parts, &request, refused, full, now))
+        match decided {
+            Ok(verdict) => Some(verdict),
+            Err(Refused::Full(full)) => {
+                Some(self.refuse_request(parts, &request, refused, full, now))
+            }
+            Err(Refused::Older) => None,
+        }
     }
 
     /// Locks everything, decides, writes; or says which state has no room or is kept under other
@@ -230,7 +243,10 @@ impl MemoryStore {
         let mut at = now;
         let mut before = Vec::with_capacity(request.states.len());
         for (asked, _) in &request.states {
-            let (state, state_at) = self.state(asked, now);
+            let (state, algorithm, state_at) = self.state(asked, now);
+            if algorithm != *asked.algorithm {
+                return self.under_newer(charges, now, |charges| self.peek_request(charges, now));
+            }
             before.push(state);
             at = at.max(state_at);
         }

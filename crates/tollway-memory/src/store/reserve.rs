@@ -7,6 +7,7 @@ use tollway_core::{
     Timestamp, Verdict,
 };
 
+use super::changed_numbers::Refused;
 use super::request::RequestParts;
 use super::{MemoryStore, refuse};
 use crate::numbers::Asked;
@@ -32,6 +33,10 @@ impl MemoryStore {
             held = parts.held(slots, states, id, at);
             parts.decide(slots, states, id, at)
         });
+        let Some(verdict) = verdict else {
+            self.reservations.decline(&fingerprints);
+            return self.under_newer(charges, now, |charges| self.reserve(charges, now));
+        };
         if !verdict.is_allowed() || charges.is_empty() {
             self.reservations.decline(&fingerprints);
             return Reserved { verdict, reservation: None };
@@ -100,8 +105,12 @@ impl MemoryStore {
         });
         if !is_settled && cost > part.held.cost.get() {
             let settle = |state: &mut State, at| state.settle(algorithm, &part.held, cost, at);
-            // Full: the key was forgotten and there is no room for it; so it stays forgotten.
-            let _ = self.change(asked, now, settle);
+            match self.change(asked, now, settle) {
+                // Full: the key was forgotten and there is no room for it; so it stays forgotten.
+                Ok(()) | Err(Refused::Full(_)) => {}
+                // It has just begun under newer numbers.
+                Err(Refused::Older) => self.settle(part, cost, now),
+            }
         }
     }
 

@@ -23,7 +23,10 @@ impl MemoryStore {
             cost = Grant::affordable(charge.cost, wanted.report(0, slots, states, at).remaining());
             Expanded::of(&[charge.cost(cost)]).decide(slots, states, 0, at)
         });
-        Grant::new(verdict.decisions()[0], cost)
+        match verdict {
+            Some(verdict) => Grant::new(verdict.decisions()[0], cost),
+            None => self.under_newer(&charges, now, |charges| self.take(&charges[0], now)),
+        }
     }
 
     /// Gives the charge's units back to every bucket on its owner's path; what is left then.

@@ -11,8 +11,7 @@ use tollway_core::gcra::Gcra;
 use tollway_core::leaky_bucket::LeakyBucket;
 use tollway_core::sliding_window::SlidingWindow;
 use tollway_core::{
-    Algorithm, Change, Charge, Cost, Key, OnChange, Order, Policy, Quota, Settlement, State,
-    Timestamp,
+    Algorithm, Charge, Cost, Key, OnChange, Policy, Quota, Settlement, State, Timestamp,
 };
 use tollway_memory::{Capacity, MemoryStore};
 
@@ -117,6 +116,21 @@ fn redis_cell_54_raising_the_rate_of_calls_never_denies() {
     assert!(store.check(&charge(&fast, "k", 1), next).is_allowed(), "at the new rate");
 }
 
+/// Which numbers others have brought before, for whatever key, makes no difference to a call.
+#[test]
+fn redis_cell_54_numbers_that_were_used_before_raise_the_rate_again() {
+    let call = |text: &str| policy(Gcra::per_call(quota(text)));
+    let (slow, fast) = (call("1/6s burst 10"), call("10/6s burst 20"));
+    let store = store();
+    assert!(store.check(&charge(&fast, "other", 1), START).is_allowed());
+    assert!(store.check(&charge(&slow, "k", 10), START).is_allowed());
+    assert!(store.check(&charge(&fast, "k", 10), START).is_allowed(), "the difference, at once");
+    for _ in 0..3 {
+        assert!(!store.check(&charge(&slow, "k", 1), START).is_allowed(), "lowered again");
+        assert!(!store.check(&charge(&fast, "k", 1), START).is_allowed(), "nothing twice");
+    }
+}
+
 /// governor #273: a limiter that is built again with other numbers does not forgive everybody.
 #[test]
 fn governor_273_a_limiter_built_again_forgives_nobody() {
@@ -172,7 +186,7 @@ fn numbers_that_are_renewed_give_the_difference_again() {
     let store = store();
     assert!(store.check(&charge(&wide, "k", 50), START).is_allowed());
     assert!(!store.check(&charge(&narrow, "k", 1), START).is_allowed());
-    // By the older numbers there is no more to be had than by the newer ones ...
+    // Who asks by the older numbers is decided by the newer ones ...
     assert!(!store.check(&charge(&wide, "k", 1), START).is_allowed());
     assert!(!store.check(&charge(&narrow, "k", 1), START).is_allowed());
     // ... until they are the newer ones again.
@@ -231,21 +245,77 @@ fn a_service_that_restarts_with_other_numbers_carries_over() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Some threads still hold the old policy, others the new one. Whatever they do in turn, no more is
-/// granted than the larger of both limits. It may be fewer than the smaller one: whoever comes with
-/// the old one takes up what the new one cannot have, and the new one then finds nothing left.
+/// Some threads still hold the old policy, others the new one. Whatever they do in turn, they are
+/// granted at least the smaller of both limits and at most the larger.
 #[test]
 fn old_and_new_numbers_in_hand_at_once_grant_no_more_than_one_of_them() {
     let rounds = if is_full() { 200 } else { 4 };
-    // A limit that is raised gives at least what the old one had.
-    for (old_limit, new_limit, least) in [(300, 40, 1), (40, 300, 40)] {
+    for (old_limit, new_limit) in [(300, 40), (40, 300)] {
         let pairs = || {
             let olds = of_limit(old_limit).into_iter();
             olds.flat_map(|old| of_limit(new_limit).map(|new| (old.clone(), new)))
         };
         for (old, new) in (0..rounds).flat_map(|_| pairs()) {
             let granted = granted_in_turn(&old, &new);
-            assert!((least..=300).contains(&granted), "{granted} by {old:?} and {new:?}");
+            assert!((40..=300).contains(&granted), "{granted} by {old:?} and {new:?}");
+        }
+    }
+}
+
+/// The same in every order that a die makes; and after the last caller of the old numbers, what is
+/// granted is what would be left if all had been of the new ones.
+#[test]
+fn callers_of_old_and_new_numbers_have_together_between_the_one_limit_and_the_other() {
+    let rounds = if is_full() { 400 } else { 8 };
+    let mut dice = Dice::new(20);
+    for round in 0..rounds {
+        let mut limit = || 1 + (dice.unit() * 40.0) as u64;
+        let limits = (limit(), limit());
+        let (least, most) = (limits.0.min(limits.1), limits.0.max(limits.1));
+        for (old, new) in of_limit(limits.0)
+            .into_iter()
+            .flat_map(|old| of_limit(limits.1).map(|new| (old.clone(), new)))
+        {
+            let store = store();
+            store.renew([&old], START);
+            store.renew([&new], START);
+            let turns: Vec<bool> = (0..3 * most).map(|_| dice.unit() < 0.5).collect();
+            let ask = |is_new: &bool| {
+                let policy = if *is_new { &new } else { &old };
+                u64::from(store.check(&charge(policy, "k", 1), START).is_allowed())
+            };
+            let with_old = turns.iter().rposition(|is_new| !is_new).map_or(0, |last| last + 1);
+            let before: u64 = turns[..with_old].iter().map(ask).sum();
+            let after: u64 = turns[with_old..].iter().map(ask).sum();
+            let said = format!("round {round}: {before} and {after} by {old:?} and {new:?}");
+            assert!((least..=most).contains(&(before + after)), "{said}");
+            let left = limits.1.saturating_sub(before);
+            assert_eq!(after, left.min((turns.len() - with_old) as u64), "{said}");
+        }
+    }
+}
+
+#[test]
+fn whatever_is_asked_by_older_numbers_is_decided_by_the_newer() {
+    for old in of_limit(20) {
+        for new in of_limit(10) {
+            let store = store();
+            let other = Policy::parse("other", "100/1m").unwrap();
+            store.renew([&old], START);
+            store.renew([&new], START);
+            assert!(store.check(&charge(&new, "k", 1), START).is_allowed());
+            assert_eq!(left(&store, &old, "k"), 9, "a look: {old:?} and {new:?}");
+            let both = |units| [charge(&old, "k", units), charge(&other, "k", 1)];
+            assert_eq!(store.peek_all(&both(10), START).denied_by(), Some(0));
+            assert!(!store.check_all(&both(10), START).is_allowed());
+            assert!(store.check_all(&both(2), START).is_allowed());
+            let reserved = store.reserve(&[charge(&old, "k", 3)], START).reservation.unwrap();
+            assert_eq!(left(&store, &new, "k"), 4, "{old:?} and {new:?}");
+            assert_eq!(store.commit(reserved.id, &[1], START), Settlement::Settled);
+            assert_eq!(left(&store, &new, "k"), 6, "{old:?} and {new:?}");
+            assert_eq!(store.refund(&charge(&old, "k", 2), START).remaining(), 8);
+            assert_eq!(store.take(&charge(&old, "k", 30), START).granted, 8);
+            assert_eq!(left(&store, &new, "k"), 0, "{old:?} and {new:?}");
         }
     }
 }
@@ -279,10 +349,14 @@ struct Model {
 }
 
 impl Model {
-    fn change(&self, from: usize, to: usize, rule: OnChange) -> Change {
+    /// By which numbers somebody is decided who asks about the key by those.
+    fn decides(&self, key: usize, policies: &[Policy], index: usize, now: Timestamp) -> usize {
+        let Some((state, kept)) = self.keys.get(&key) else { return index };
         let place = |index| self.seen.iter().position(|seen| *seen == index);
-        let is_older = place(to).is_some_and(|to| place(from).is_some_and(|from| to < from));
-        Change { rule, order: if is_older { Order::Back } else { Order::Forward } }
+        let is_older =
+            place(index).is_some_and(|own| place(*kept).is_some_and(|other| own < other));
+        let [own, kept_under] = [index, *kept].map(|index| policies[index].algorithm());
+        if is_older && state.keeps_its_numbers(kept_under, own, now) { *kept } else { index }
     }
 
     fn carried(&self, key: usize, policies: &[Policy], index: usize, now: Timestamp) -> State {
@@ -291,8 +365,8 @@ impl Model {
             None => State::vacant(new),
             Some((state, from)) if *from == index => state.clone(),
             Some((state, from)) => {
-                let change = self.change(*from, index, policies[index].change_rule());
-                state.carry(policies[*from].algorithm(), new, change, now)
+                let rule = policies[index].change_rule();
+                state.carry(policies[*from].algorithm(), new, rule, now)
             }
         }
     }
@@ -324,16 +398,23 @@ fn a_history_of_changes_is_decided_as_one_state_per_key_would() {
                 charge = charge.counted();
             }
             let verb = below(10);
+            if below(40) == 0 {
+                store.renew([policy], now);
+                model.seen.retain(|seen| *seen != index);
+                model.seen.push(index);
+            }
             if verb < 7 && !model.seen.contains(&index) {
                 model.seen.push(index);
             }
-            let mut state = model.carried(key, &policies, index, now);
-            let algorithm = policy.algorithm();
+            let by = model.decides(key, &policies, index, now);
+            let mut state = model.carried(key, &policies, by, now);
+            let algorithm = policies[by].algorithm();
             match verb {
                 0..7 => {
-                    let expected = state.charge(&charge, 0, now);
+                    let expected =
+                        state.charge(&Charge { policy: &policies[by], ..charge }, 0, now);
                     assert_eq!(store.check(&charge, now), expected, "step {step}: {policy:?}");
-                    model.keys.insert(key, (state, index));
+                    model.keys.insert(key, (state, by));
                 }
                 7 | 8 => {
                     let expected = state.peek(algorithm, now);
@@ -344,9 +425,10 @@ fn a_history_of_changes_is_decided_as_one_state_per_key_would() {
                         let (algorithm, units) = (policies[*kept].algorithm(), charge.cost.get());
                         state.refund(algorithm, units, None, now);
                     }
-                    let expected = model.carried(key, &policies, index, now);
-                    let left = store.refund(&charge, now);
-                    assert_eq!(left, expected.peek(algorithm, now), "step {step}: {policy:?}");
+                    let by = model.decides(key, &policies, index, now);
+                    let expected = model.carried(key, &policies, by, now);
+                    let expected = expected.peek(policies[by].algorithm(), now);
+                    assert_eq!(store.refund(&charge, now), expected, "step {step}: {policy:?}");
                 }
             }
             let wait_s = [0, 0, 0, 1, 60, 600, 1_800, 7_200][below(8)];

@@ -6,9 +6,11 @@
 --
 --   KEYS   1      until when there may be states in ledgers (ms)
 --          2      the same of states in strings
---          3..    one for each set:  | edition: 7 | the numbers, as the caller wrote them |
---   ARGV   1      1 if the sets come into force now, whatever was before; else those that are known
---                 already keep their edition, unless one of them is new
+--          3..    one for each set:  | edition: 7 | noted: 7 | the numbers, as the caller wrote
+-- them |
+--   ARGV   1      1 if the sets come into force now, whatever was before; 2 if they are plans, of
+--                 which none is newer: edition 0; else those that are known already keep their
+--                 edition, unless one of them is new
 --          2      how long they are kept (ms)
 --          3      where their states are: 1, 2 or 12
 --          4..    for each set: its numbers
@@ -17,15 +19,16 @@
 
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000
-local edition = struct.pack('<I7', time[1] * 1000000 + time[2])
+local now = struct.pack('<I7', time[1] * 1000000 + time[2])
 local known, is_new = {}, ARGV[1] == '1'
 for k = 3, #KEYS do
   known[k] = redis.call('GET', KEYS[k])
   if not known[k] then is_new = true end
 end
 for k = 3, #KEYS do
-  local value = is_new and edition .. ARGV[k + 1] or known[k]
-  redis.call('SET', KEYS[k], value, 'PX', ARGV[2])
+  local edition = is_new and now or known[k]:sub(1, 7)
+  if ARGV[1] == '2' then edition = struct.pack('<I7', 0) end
+  redis.call('SET', KEYS[k], edition .. now .. ARGV[k + 1], 'PX', ARGV[2])
 end
 for sort in ARGV[3]:gmatch('.') do
   -- Other numbers may be kept for longer.

@@ -1,11 +1,10 @@
 //! The store behind the [`Store`] trait.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tollway_core::{
-    Algorithm, Answer, Charge, Grant, Outage, Policy, Reservation, ReservationId, Reserved,
-    Settlement, Snapshot, Store, StoreError, Timestamp, Verdict,
+    Answer, Charge, Grant, Outage, Policy, Reservation, ReservationId, Reserved, Settlement,
+    Snapshot, Store, StoreError, Timestamp, Verdict,
 };
 
 use super::ask::strange_answer;
@@ -214,14 +213,15 @@ impl Inner {
         let id = name_in(request.slot(), request.id);
         let mut request = Request { id, ..Arc::unwrap_or_clone(request) };
         for part in &mut request.parts {
-            part.returns &= !expires_by_itself(part.encoded.algorithm(), expires_after);
+            part.returns &= !part.expires_by_itself(expires_after);
         }
         let request = Arc::new(request);
-        let verdict = match self.ask(Arc::clone(&request), now).await {
-            Ok(Outcome { reply: Reply::Verdict(verdict), .. }) => verdict,
+        let (verdict, request) = match self.ask_under(Arc::clone(&request), now).await {
+            Ok((Outcome { reply: Reply::Verdict(verdict), .. }, under)) => (verdict, under),
             Ok(_) => return Err(strange_answer()),
-            Err(failure) => self.degrade(&request, failure)?,
+            Err(failure) => (self.degrade(&request, failure)?, request),
         };
+        let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
         if !verdict.is_allowed() {
             return Ok(Reserved { verdict, reservation: None });
         }
@@ -232,9 +232,4 @@ impl Inner {
         }
         Ok(Reserved { verdict, reservation: Some(reservation) })
     }
-}
-
-/// Whether what is in flight ends with the reservation anyway.
-pub(super) fn expires_by_itself(algorithm: &Algorithm, expires_after: Duration) -> bool {
-    matches!(algorithm, Algorithm::Concurrency(limit) if limit.lease() <= expires_after)
 }

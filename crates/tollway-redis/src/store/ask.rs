@@ -32,6 +32,16 @@ impl Inner {
         request: impl Into<Arc<Request>>,
         at: Timestamp,
     ) -> Result<Outcome, CallError> {
+        Ok(self.ask_under(request, at).await?.0)
+    }
+
+    /// As [`Self::ask`]; also the request as it was answered: under newer numbers than it was asked
+    /// under where a key is kept under these.
+    pub(super) async fn ask_under(
+        &self,
+        request: impl Into<Arc<Request>>,
+        at: Timestamp,
+    ) -> Result<(Outcome, Arc<Request>), CallError> {
         let (asked, began): (Arc<Request>, _) = (request.into(), Instant::now());
         self.note_numbers_of(&asked).await;
         let mut request = Arc::clone(&asked);
@@ -42,7 +52,7 @@ impl Inner {
                 Reply::AskAgain => {}
                 Reply::OtherNumbers(values) => {
                     match self.under_other_numbers(&request, &values, outcome.now).await? {
-                        Carried::Answer(answer) => return Ok(answer.to(&asked.op)),
+                        Carried::Answer(answer) => return Ok((answer.to(&asked.op), request)),
                         Carried::Ask(again) => request = again,
                     }
                 }
@@ -51,7 +61,7 @@ impl Inner {
                 Reply::Snapshot(_) if !asked.are_numbers_of(&request) => {
                     request = Arc::new(Request { op: Op::Peek, ..Request::clone(&asked) });
                 }
-                _ => return Ok(outcome.to(&asked.op)),
+                _ => return Ok((outcome.to(&asked.op), request)),
             }
         }
         Err(CallError::store(unavailable("others carry the key to other numbers all the time")))

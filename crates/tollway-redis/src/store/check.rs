@@ -97,10 +97,14 @@ impl Inner {
             return Ok(verdict);
         }
         let asked_at = Instant::now();
-        match self.ask(Arc::clone(request), now).await {
-            Ok(outcome) => {
+        match self.ask_under(Arc::clone(request), now).await {
+            Ok((outcome, answered)) => {
+                if !Arc::ptr_eq(request, &answered) {
+                    // What was denied under other numbers need not be any more.
+                    self.forget_denials(&request.parts);
+                }
                 if let (Some(denials), false) = (&self.denials, outcome.states.is_empty()) {
-                    denials.remember(request, &outcome, asked_at);
+                    denials.remember(&answered, &outcome, asked_at);
                 }
                 match outcome.reply {
                     Reply::Verdict(verdict) => Ok(verdict),
@@ -199,7 +203,7 @@ impl Inner {
         self.policy_settings(policy).split.or(policy.parts())
     }
 
-    fn split(
+    pub(super) fn split(
         &self,
         policy: &tollway_core::Policy,
         count: u16,

@@ -20,7 +20,6 @@ use tollway_core::{
 };
 
 use super::Inner;
-use super::answers::expires_by_itself;
 use super::ask::strange_answer;
 use crate::call::{CallError, shut_down};
 use crate::layout;
@@ -56,9 +55,7 @@ impl Inner {
     ) -> Result<Reserved, StoreError> {
         let Op::Reserve { expires_after, .. } = request.op else { return Err(strange_answer()) };
         let op = |slots| Op::Reserve { expires_after, slots };
-        let returns = |part: &KeyCharge| {
-            part.returns && !expires_by_itself(part.encoded.algorithm(), expires_after)
-        };
+        let returns = |part: &KeyCharge| part.returns && !part.expires_by_itself(expires_after);
         let legs = self.legs(&request, op, returns);
         let answers = self.ask_legs(&legs, now).await;
         if !are_allowed(&answers) {

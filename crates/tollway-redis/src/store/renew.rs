@@ -21,14 +21,21 @@ impl Inner {
     /// Notes the numbers of these policies, those of one family together.
     pub(super) fn renew(self: &Arc<Self>, policies: &[&Policy]) {
         let mut families: BTreeMap<u64, Vec<Policy>> = BTreeMap::new();
-        // What is split goes by the numbers of its shares.
-        let is_plain = |policy: &&&Policy| {
-            policy.change_rule() != OnChange::Reset && self.parts_of(policy).is_none()
-        };
-        for policy in policies.iter().filter(is_plain) {
-            let known = families.entry(family(policy)).or_default();
+        let mut add = |family: u64, policy: &Policy| {
+            let known = families.entry(family).or_default();
             if known.iter().all(|other| Mark::of(other) != Mark::of(policy)) {
-                known.push(Policy::clone(policy));
+                known.push(policy.clone());
+            }
+        };
+        for policy in policies.iter().filter(|policy| policy.change_rule() != OnChange::Reset) {
+            match self.parts_of(policy) {
+                None => add(family(policy), policy),
+                // What is split goes by the numbers of its shares. One that cannot be split is
+                // refused when it is asked.
+                Some(count) => {
+                    let split = self.split(policy, count.get());
+                    split.iter().flat_map(|split| split.numbers()).for_each(|(of, it)| add(of, it));
+                }
             }
         }
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollway_core::concurrency::Concurrency;
+use tollway_core::dice::Dice;
 use tollway_core::fixed_window::{Anchor, FixedWindow};
 use tollway_core::gcra::Gcra;
 use tollway_core::leaky_bucket::LeakyBucket;
@@ -158,6 +159,23 @@ async fn redis_cell_54_raising_the_rate_of_calls_never_denies() {
     }
 }
 
+/// Which numbers others have brought before, for whatever key, makes no difference to a call.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_cell_54_numbers_that_were_used_before_raise_the_rate_again() {
+    let call = |text: &str| policy(Gcra::per_call(quota(text)));
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let (slow, fast) = (call("1/1d burst 10"), call("10/1d burst 20"));
+        assert!(is_allowed(&store, charge(&fast, "other")).await);
+        assert!(is_allowed(&store, units(&slow, 10)).await);
+        assert!(is_allowed(&store, units(&fast, 10)).await, "the difference, at once");
+        for _ in 0..3 {
+            assert!(!is_allowed(&store, units(&slow, 1)).await, "lowered again");
+            assert!(!is_allowed(&store, units(&fast, 1)).await, "nothing twice");
+        }
+    }
+}
+
 /// governor #273: a limiter that is built again with other numbers does not forgive everybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn governor_273_a_limiter_built_again_forgives_nobody() {
@@ -213,7 +231,7 @@ async fn numbers_that_are_put_in_force_again_are_the_newest_again() {
         assert!(is_allowed(&store, units(&wide, 50)).await);
         store.renew(&[&narrow], Timestamp::MIN);
         assert!(!is_allowed(&store, units(&narrow, 1)).await);
-        // By the older numbers there is no more to be had than by the newer ones ...
+        // Who asks by the older numbers is decided by the newer ones ...
         assert!(!is_allowed(&store, units(&wide, 1)).await);
         assert!(!is_allowed(&store, units(&narrow, 1)).await);
         // ... until they are the newer ones again.
@@ -250,8 +268,56 @@ async fn a_node_that_starts_again_with_old_numbers_grants_no_more_than_the_new_o
     }
 }
 
-/// Three nodes, one of which has the new numbers already: whatever they do in turn, no more is
-/// granted than the larger of both limits.
+/// Of plans none is newer, whichever was in use first; nor is a plan older or newer than what holds
+/// for keys without one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_goes_from_plan_to_plan_and_has_the_difference_each_time() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &settings()).await;
+        let base = policy(quota("10/365d"));
+        let [large, small] = ["100/365d", "20/365d"].map(|text| policy(quota(text)).as_plan());
+        assert!(is_allowed(&store, charge(&large, "other")).await);
+        assert!(is_allowed(&store, units(&base, 6)).await);
+        for _ in 0..2 {
+            assert_eq!(left(&store, &large).await, 94);
+            for (policy, limit) in [(&large, 100), (&small, 20), (&base, 10)] {
+                let verdict = check(&store, policy, "k").await.unwrap();
+                assert_eq!(verdict.decisions()[0].snapshot().limit(), limit);
+                store.refund(&units(policy, 1), Timestamp::MIN).await.unwrap();
+            }
+        }
+        assert_eq!(left(&store, &base).await, 4);
+    }
+}
+
+/// A rollout that is rolled back by restarts: numbers that nobody uses any more decide nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_that_nobody_has_used_for_five_minutes_decide_nobody_any_more() {
+    const AGE: &str = "for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+        local value = redis.call('GET', key)
+        if #value > 40 then
+            local noted = struct.unpack('<I7', value, 8) - 301000000
+            value = value:sub(1, 7) .. struct.pack('<I7', noted) .. value:sub(15)
+            redis.call('SET', key, value, 'PX', 600000)
+        end
+    end";
+    for engine in Engine::available() {
+        for wide in of_limit(100) {
+            let (settings, narrow) = (settings(), policy(quota("10/365d")));
+            let store = connect(&engine.shared().url(), &settings).await;
+            assert!(is_allowed(&store, units(&wide, 5)).await);
+            assert!(is_allowed(&store, units(&narrow, 1)).await);
+            assert!(!is_allowed(&store, units(&wide, 10)).await, "{wide:?}");
+            let notes = format!("{}2n:*", settings.prefix);
+            let _ = engine.shared().tell(&["EVAL", AGE, "0", &notes]);
+            assert!(is_allowed(&store, units(&wide, 10)).await, "{wide:?}");
+            assert!(!is_allowed(&store, units(&narrow, 1)).await, "{wide:?}");
+        }
+    }
+}
+
+/// Three nodes, one of which has the new numbers already: whatever they do in turn, they are
+/// granted at least the smaller of both limits and at most the larger.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_and_new_numbers_in_use_at_once_grant_no_more_than_one_of_them() {
     for (url, old, new) in on_each_server(60, 20) {
@@ -272,7 +338,82 @@ async fn old_and_new_numbers_in_use_at_once_grant_no_more_than_one_of_them() {
         for caller in callers {
             granted += caller.await.unwrap();
         }
-        assert!((1..=60).contains(&granted), "{granted} by {old:?} and {new:?}");
+        assert!((20..=60).contains(&granted), "{granted} by {old:?} and {new:?}");
+    }
+}
+
+/// The same in every order that a die makes; and after the last request of a node with old numbers,
+/// what is granted is what would be left if all had had the new ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_with_old_and_new_numbers_have_together_between_the_one_limit_and_the_other() {
+    let rounds = if full() { 40 } else { 1 };
+    for engine in Engine::available() {
+        let url = engine.shared().url();
+        let mut dice = Dice::new(20);
+        for limits in [(12u32, 5u32), (5, 12)].repeat(rounds) {
+            for (old, new) in of_limit(limits.0.into())
+                .into_iter()
+                .flat_map(|old| of_limit(limits.1.into()).map(|new| (old.clone(), new)))
+            {
+                let settings = settings();
+                let [before, after] =
+                    [connect(&url, &settings).await, connect(&url, &settings).await];
+                // Which are the newer numbers is settled by who comes first.
+                for (store, policy) in [(&before, &old), (&after, &new)] {
+                    assert!(check(store, policy, "first").await.unwrap().is_allowed());
+                }
+                let (mut granted, mut granted_after, mut asked_after) = (0, 0, 0);
+                for _ in 0..24 {
+                    let is_new = dice.unit() < 0.5;
+                    let (store, policy) = if is_new { (&after, &new) } else { (&before, &old) };
+                    let allowed = u64::from(is_allowed(store, units(policy, 1)).await);
+                    granted += allowed;
+                    (granted_after, asked_after) =
+                        if is_new { (granted_after + allowed, asked_after + 1) } else { (0, 0) };
+                }
+                let said = format!("{granted}, then {granted_after} by {old:?} and {new:?}");
+                assert!((5..=12).contains(&granted), "{engine:?}: {said}");
+                let left = u64::from(limits.1).saturating_sub(granted - granted_after);
+                assert_eq!(granted_after, left.min(asked_after), "{engine:?}: {said}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_is_asked_by_older_numbers_is_decided_by_the_newer() {
+    for engine in Engine::available() {
+        let url = engine.shared().url();
+        for (old, new) in
+            of_limit(20).iter().flat_map(|old| of_limit(10).map(|new| (old.clone(), new)))
+        {
+            let settings = settings();
+            let [before, after] = [connect(&url, &settings).await, connect(&url, &settings).await];
+            let other = Policy::parse("other", "100/365d").unwrap();
+            for (store, policy) in [(&before, &old), (&after, &new)] {
+                assert!(is_allowed(store, charge(policy, "first")).await);
+            }
+            assert!(is_allowed(&after, units(&new, 1)).await);
+            assert_eq!(left(&before, &old).await, 9, "a look: {old:?} and {new:?}");
+            let both = |count| [units(&old, count), charge(&other, "k")];
+            let denied = before.check(&both(10), Timestamp::MIN).await.unwrap();
+            assert_eq!(denied.denied_by(), Some(0));
+            assert!(before.check(&both(2), Timestamp::MIN).await.unwrap().is_allowed());
+            // One is settled by the process that made it, one by another.
+            for settler in [&before, &after] {
+                let open = before.reserve(&[units(&old, 3)], Timestamp::MIN).await.unwrap();
+                assert_eq!(left(&after, &new).await, 4, "{old:?} and {new:?}");
+                let id = open.reservation.unwrap().id;
+                let settled = settler.commit(id, &[0], Timestamp::MIN).await.unwrap();
+                assert_eq!(settled, Settlement::Settled);
+                assert_eq!(left(&after, &new).await, 7, "{old:?} and {new:?}");
+            }
+            let told = before.refund(&units(&old, 1), Timestamp::MIN).await.unwrap();
+            assert_eq!(told.remaining(), 8, "{old:?} and {new:?}");
+            let taken = before.take(&units(&old, 20), Timestamp::MIN).await.unwrap();
+            assert_eq!(taken.granted, 8, "{old:?} and {new:?}");
+            assert_eq!(left(&after, &new).await, 0, "{old:?} and {new:?}");
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tollway_core::{ErrorKind, OnStoreError, Policy, Settlement, Store, Timestamp};
+use tollway_core::fixed_window::{Anchor, FixedWindow};
+use tollway_core::{ErrorKind, OnStoreError, Policy, Quota, Settlement, Store, Timestamp};
 use tollway_redis::{PolicySettings, Settings};
 use tollway_testkit::conformance::{run, scenarios};
 use tollway_testkit::oracle::{Kind, Mix, history};
@@ -209,6 +210,66 @@ async fn a_slot_that_moves_under_load_loses_no_answer_and_grants_nothing_twice()
             singles + doubles
         );
         assert_eq!(taken, [singles + doubles, doubles], "{engine:?}: each answer charged once");
+    }
+}
+
+/// Callers of old numbers and of new ones, whose states are in keys of another sort, while the slot
+/// of their key moves: each answer is charged once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_while_numbers_change_grants_nothing_twice_and_loses_nothing() {
+    let window = Quota::new(2_000_000, Duration::from_hours(8_760)).unwrap();
+    let new = Policy::new("a", FixedWindow::new(window, Anchor::FirstRequest)).unwrap();
+    let old = Policy::parse("a", "1000000/3650d").unwrap();
+    for engine in Engine::available() {
+        let cluster = Cluster::shared(engine);
+        let settings = Settings { key_tags: true, ..settings() };
+        let store = connect(&cluster.url(), &settings).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut total = 0;
+        for _ in 0..10 {
+            assert!(check(&store, &old, "{changing}").await.unwrap().is_allowed());
+            total += 1;
+        }
+        let mut callers = Vec::new();
+        for caller in 0..6 {
+            let (store, stop) = (connect(&cluster.url(), &settings).await, Arc::clone(&stop));
+            let policy = if caller % 2 == 0 { old.clone() } else { new.clone() };
+            callers.push(tokio::spawn(async move {
+                let mut allowed = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let verdict = check(&store, &policy, "{changing}").await.unwrap();
+                    assert!(verdict.is_allowed() && !verdict.is_degraded(), "{verdict:?}");
+                    allowed += 1;
+                    tokio::task::yield_now().await;
+                }
+                allowed
+            }));
+        }
+        let asked = async |more: u64| {
+            let taken = async || {
+                let verdict = store.peek(&[charge(&new, "{changing}")], Timestamp::MIN).await;
+                2_000_000 - verdict.unwrap().decisions()[0].snapshot().remaining()
+            };
+            let before = taken().await;
+            until("callers", async || taken().await >= before + more).await;
+        };
+        for _ in 0..2 {
+            asked(50).await;
+            let moving = SlotMove::begin(cluster, "changing");
+            asked(50).await;
+            // While its two keys are apart nobody can be answered.
+            moving.carry(&settings.prefix, async || ()).await;
+            asked(50).await;
+            moving.end(cluster);
+        }
+        asked(50).await;
+        stop.store(true, Ordering::Relaxed);
+        for caller in callers {
+            total += caller.await.unwrap();
+        }
+        let verdict = store.peek(&[charge(&new, "{changing}")], Timestamp::MIN).await.unwrap();
+        let taken = 2_000_000 - verdict.decisions()[0].snapshot().remaining();
+        assert_eq!(taken, total, "{engine:?}: each answer charged once");
     }
 }
 

@@ -46,6 +46,25 @@ async fn a_denial_ends_when_its_wait_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_denial_under_other_numbers_denies_nobody() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &cached(Duration::from_secs(3_600))).await;
+        let policy = |limit| Policy::parse("api", &format!("{limit}/365d")).unwrap();
+        let (old, new) = (policy(2), policy(5));
+        let allowed =
+            async |policy: &Policy| check(&store, policy, "k").await.unwrap().is_allowed();
+        assert!(allowed(&old).await && allowed(&old).await && !allowed(&old).await);
+        assert!(allowed(&new).await, "a raised limit gives the difference at once");
+        assert!(allowed(&old).await, "who asks by the old numbers is decided by the new ones");
+        assert!(allowed(&new).await && !allowed(&new).await);
+        let before = store.status().commands;
+        assert!(!allowed(&new).await);
+        assert_eq!(store.status().commands, before, "the denial is known in process");
+        assert!(!allowed(&old).await, "and is one for all numbers");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn refunds_and_resets_are_respected_at_once_here_and_within_the_bound_elsewhere() {
     for engine in Engine::available() {
         let settings = cached(Duration::from_millis(300));

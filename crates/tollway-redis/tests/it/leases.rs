@@ -58,6 +58,35 @@ async fn unused_units_go_back_when_the_lease_ends() {
     }
 }
 
+/// Two nodes with leases, one of which has the new numbers already; then one node that uses both.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_under_old_and_new_numbers_spend_no_more_than_one_limit() {
+    for engine in Engine::available() {
+        for limits in [(100, 60), (60, 100)] {
+            for is_one_node in [false, true] {
+                let settings = leased(Duration::from_secs(600));
+                let url = engine.shared().url();
+                let before = connect(&url, &settings).await;
+                let mut after = connect(&url, &settings).await;
+                if is_one_node {
+                    after = before.clone();
+                }
+                let policy = |limit| Policy::parse("hot", &format!("{limit}/365d")).unwrap();
+                let (old, new) = (policy(limits.0), policy(limits.1));
+                let mut granted = 0;
+                for round in 0..300 {
+                    let nodes = [(&before, &old), (&after, &new)];
+                    for (store, policy) in nodes.into_iter().take(1 + round.min(1)) {
+                        let verdict = check(store, policy, "k").await.unwrap();
+                        granted += u64::from(verdict.is_allowed());
+                    }
+                }
+                assert!((60..=100).contains(&granted), "{engine:?}: {granted} of {limits:?}");
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn over_admission_is_at_most_the_units_in_hand() {
     for engine in Engine::available() {

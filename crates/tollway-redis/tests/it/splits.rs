@@ -7,6 +7,7 @@ use tollway_core::{ErrorKind, Policy, Store, Timestamp};
 use tollway_redis::{PolicySettings, Settings};
 
 use crate::caller::{charge, check, connect, settings};
+use crate::faults::until;
 use tollway_testkit::servers::Engine;
 
 const SHARES: u16 = 8;
@@ -88,6 +89,34 @@ async fn a_policy_that_says_its_parts_itself_is_split_without_the_store_being_to
         assert_eq!((left.limit(), left.remaining()), (51, 50), "{engine:?}: of its share");
         store.reset(&charge(&policy, "all"), Timestamp::MIN).await.unwrap();
         assert!(check(&store, &policy, "all").await.unwrap().is_allowed(), "all is reset");
+    }
+}
+
+/// Shares of 11 and 10, of 10 and 10, of 11 and 11, of 13 and 12: numbers that were in use before
+/// come into force again, and every share gives the difference.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_share_carries_what_was_used_when_the_quota_changes() {
+    for engine in Engine::available() {
+        let store = connect(&engine.shared().url(), &split(2)).await;
+        let policy = |limit| Policy::parse("global", &format!("{limit}/365d")).unwrap();
+        let mut total = 0;
+        for (limit, calls) in [(21, 6), (20, 30), (22, 30), (25, 30)] {
+            let policy = policy(limit);
+            store.renew(&[&policy], Timestamp::MIN);
+            let expected = (total + calls).min(limit).max(total);
+            until("what the quota leaves", async || {
+                let allowed = check(&store, &policy, "all").await.unwrap().is_allowed();
+                total += u64::from(allowed);
+                total >= expected
+            })
+            .await;
+            if calls == 30 {
+                for _ in 0..3 {
+                    let verdict = check(&store, &policy, "all").await.unwrap();
+                    assert!(!verdict.is_allowed(), "{engine:?}: more than {limit}");
+                }
+            }
+        }
     }
 }
 

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 
 use tollway_core::{
-    Algorithm, Change, Charge, Held, OnExpiry, Order, Policy, ReservationId, Snapshot, State,
-    Timestamp, Verdict, decide_all,
+    Algorithm, Charge, Held, OnExpiry, Policy, ReservationId, Snapshot, State, Timestamp, Verdict,
+    decide_all,
 };
 
 use super::rows::{
@@ -108,6 +108,8 @@ pub(super) struct Decided {
     pub(super) verdict: Verdict,
     names: Vec<String>,
     slots: Vec<usize>,
+    /// For each charge the policy that decided it, if that is a newer one than its own.
+    newer: Vec<Option<Policy>>,
     before: Vec<State>,
     after: Vec<State>,
     id: u128,
@@ -122,7 +124,7 @@ impl Decided {
             let snapshot = self.before[slot].peek(charge.policy.algorithm(), self.at);
             snapshot.told_at(self.now, self.at)
         };
-        charges.iter().zip(&self.slots).map(peek).collect()
+        Charge::each_under(charges, &self.newer).iter().zip(&self.slots).map(peek).collect()
     }
 }
 
@@ -185,7 +187,8 @@ impl Ledger {
         std::mem::take(&mut self.changes)
     }
 
-    /// Notes which numbers are in force: whoever still asks under others comes late.
+    /// Notes which numbers are in force: whoever still asks under others comes late, and is decided
+    /// by those that the key is kept under if they are in force.
     pub(super) fn renew<'p>(&mut self, policies: impl Iterator<Item = &'p Policy>) {
         self.in_force.clear();
         for policy in policies.filter(|policy| policy.is_durable()) {
@@ -203,7 +206,10 @@ impl Ledger {
         let at = self.advance(now);
         let (mut names, mut slots) = (Vec::with_capacity(charges.len()), Vec::new());
         let mut before = Vec::with_capacity(charges.len());
-        for charge in charges {
+        let newer: Vec<Option<Policy>> =
+            charges.iter().map(|charge| self.newer_policy(charge, at)).collect();
+        let charges = Charge::each_under(charges, &newer);
+        for charge in &charges {
             let name = state_name(charge.policy.name(), charge.key.as_bytes());
             let known = names.iter().position(|known| *known == name);
             slots.push(known.unwrap_or(names.len()));
@@ -214,13 +220,14 @@ impl Ledger {
             }
         }
         let mut after = before.clone();
-        let verdict = decide_all(charges, &slots, &mut after, id, at).told_at(now, at);
-        Ok(Decided { verdict, names, slots, before, after, id, now, at })
+        let verdict = decide_all(&charges, &slots, &mut after, id, at).told_at(now, at);
+        Ok(Decided { verdict, names, slots, newer, before, after, id, now, at })
     }
 
     /// Does what was decided.
     pub(super) fn apply(&mut self, decided: Decided, charges: &[Charge<'_>]) {
-        let Decided { names, slots, after, .. } = decided;
+        let Decided { names, slots, newer, after, .. } = decided;
+        let charges = &Charge::each_under(charges, &newer);
         for (charge, &slot) in charges.iter().zip(&slots) {
             let period = period(charge.policy, &after[slot]);
             self.note_usage(&names[slot], period, charge.cost.get(), 0);
@@ -236,7 +243,8 @@ impl Ledger {
         numbers: &[u32],
         (expires_at, elsewhere): (Timestamp, Option<Elsewhere>),
     ) {
-        let Decided { names, slots, before, after, id, at, .. } = decided;
+        let Decided { names, slots, newer, before, after, id, at, .. } = decided;
+        let charges = &Charge::each_under(charges, &newer);
         let held = Held::by_all(charges, &slots, &before, id, at);
         let mut parts = Vec::with_capacity(charges.len());
         for (((charge, &slot), held), &number) in charges.iter().zip(&slots).zip(held).zip(numbers)
@@ -270,14 +278,18 @@ impl Ledger {
     /// What there is to report of a key, with nothing taken.
     pub(super) fn peek(&mut self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         let at = self.advance(now);
-        let name = state_name(charge.policy.name(), charge.key.as_bytes());
-        self.state(&name, charge.policy, at).peek(charge.policy.algorithm(), at).told_at(now, at)
+        let newer = self.newer_policy(charge, at);
+        let policy = newer.as_ref().unwrap_or(charge.policy);
+        let name = state_name(policy.name(), charge.key.as_bytes());
+        self.state(&name, policy, at).peek(policy.algorithm(), at).told_at(now, at)
     }
 
     /// Gives units back; what is left then.
     pub(super) fn refund(&mut self, charge: &Charge<'_>, now: Timestamp) -> Snapshot {
         let at = self.advance(now);
-        let (policy, algorithm) = (charge.policy, charge.policy.algorithm());
+        let newer = self.newer_policy(charge, at);
+        let policy = newer.as_ref().unwrap_or(charge.policy);
+        let algorithm = policy.algorithm();
         let name = state_name(policy.name(), charge.key.as_bytes());
         if self.entries.contains_key(&name) {
             let mut state = self.state(&name, policy, at);
@@ -292,7 +304,9 @@ impl Ledger {
     /// Forgets what a key has taken of its quota. What it used stays used.
     pub(super) fn reset(&mut self, charge: &Charge<'_>, now: Timestamp) {
         let at = self.advance(now);
-        let (policy, algorithm) = (charge.policy, charge.policy.algorithm());
+        let newer = self.newer_policy(charge, at);
+        let policy = newer.as_ref().unwrap_or(charge.policy);
+        let algorithm = policy.algorithm();
         let name = state_name(policy.name(), charge.key.as_bytes());
         if self.entries.contains_key(&name) {
             let mut state = self.state(&name, policy, at);
@@ -363,15 +377,23 @@ impl Ledger {
     fn state(&self, name: &str, policy: &Policy, at: Timestamp) -> State {
         let algorithm = policy.algorithm();
         let Some(entry) = self.entries.get(name) else { return State::vacant(algorithm) };
-        if entry.policy_id == policy.id() {
+        if entry.algorithm == *algorithm {
             return entry.state.clone();
         }
-        let in_force = self.in_force.get(&policy.name_id());
-        let is_in_force = |id| in_force.is_none_or(|ids| ids.contains(&id));
-        let is_older = !is_in_force(policy.id()) && is_in_force(entry.policy_id);
-        let order = if is_older { Order::Back } else { Order::Forward };
-        let change = Change { rule: policy.change_rule(), order };
-        entry.state.carry(&entry.algorithm, algorithm, change, at)
+        entry.state.carry(&entry.algorithm, algorithm, policy.change_rule(), at)
+    }
+
+    /// The policy that decides a charge, if its key is kept under newer numbers than it asks by.
+    fn newer_policy(&self, charge: &Charge<'_>, at: Timestamp) -> Option<Policy> {
+        let policy = charge.policy;
+        let in_force = self.in_force.get(&policy.name_id())?;
+        if in_force.contains(&policy.id()) {
+            return None;
+        }
+        let entry = self.entries.get(&state_name(policy.name(), charge.key.as_bytes()))?;
+        let keeps = in_force.contains(&entry.policy_id)
+            && entry.state.keeps_its_numbers(&entry.algorithm, policy.algorithm(), at);
+        keeps.then(|| policy.with_numbers(entry.algorithm))
     }
 
     fn keep_all(

@@ -332,6 +332,43 @@ fn a_change_of_numbers_carries_what_was_used_also_over_a_restart() {
     assert_eq!(used(&store, START), one("alice", 0, 9));
 }
 
+/// Requests under way by old numbers while new ones are in force: in every order they are granted
+/// at least the smaller limit and at most the larger, and nothing twice.
+#[test]
+fn old_and_new_numbers_in_hand_at_once_grant_between_the_one_limit_and_the_other() {
+    let mut dice = Dice::new(20);
+    let bucket = |limit| Policy::parse("plan", &format!("{limit}/1d")).unwrap().durable(DAY);
+    for (old, new) in [
+        (daily(30), daily(8)),
+        (daily(8), daily(30)),
+        (bucket(30), bucket(8)),
+        (bucket(8), bucket(30)),
+        (bucket(30), daily(8)),
+        (daily(30), bucket(8)),
+    ] {
+        let (disk, other) = (Disk::new(), Policy::parse("other", "100/1m").unwrap());
+        let store = open(&disk);
+        store.renew(&[&old, &other], START);
+        take(&store, &old, "alice", 1, START);
+        store.renew(&[&new, &other], START);
+        let limit = new.algorithm().limit();
+        let (mut granted, mut after, mut asked_after) = (1, 0, 0);
+        for _ in 0..70 {
+            let is_new = dice.unit() < 0.5;
+            let policy = if is_new { &new } else { &old };
+            let verdict = wait(store.check(&[charge(policy, "alice", 1)], START)).unwrap();
+            let allowed = u64::from(verdict.is_allowed());
+            granted += allowed;
+            (after, asked_after) = if is_new { (after + allowed, asked_after + 1) } else { (0, 0) };
+        }
+        let said = format!("{granted}, then {after} by {old:?} and {new:?}");
+        assert!((8..=30).contains(&granted), "{said}");
+        assert_eq!(after, limit.saturating_sub(granted - after).min(asked_after), "{said}");
+        let left = wait(store.peek(&[charge(&old, "alice", 1)], START)).unwrap();
+        assert_eq!(left.decisions()[0].snapshot().remaining(), limit.saturating_sub(granted));
+    }
+}
+
 /// What was told, added up.
 #[derive(Default)]
 struct Model {

@@ -106,6 +106,11 @@ impl Ask {
         self.mode
     }
 
+    /// The same ask under another policy.
+    pub fn under(&self, policy: Arc<Policy>) -> Self {
+        Self { policy, ..self.clone() }
+    }
+
     /// The same ask at another cost.
     pub fn at_cost(&self, cost: Cost) -> Self {
         Self { cost, ..self.clone() }

@@ -2,7 +2,7 @@
 
 use num_bigint::BigInt;
 use num_rational::BigRational;
-use tollway_core::{Algorithm, Change, OnChange, Order};
+use tollway_core::{Algorithm, OnChange};
 
 use super::concurrency::Holds;
 use super::{
@@ -40,30 +40,30 @@ impl Remains {
     }
 }
 
-/// The model of a key whose numbers were `old` under the numbers `new`.
+/// The model of a key whose numbers were `old` under the newer numbers `new`.
 pub(super) fn carried(
     model: &dyn Model,
     old: &Algorithm,
     new: &Algorithm,
-    change: Change,
+    rule: OnChange,
     at: &BigInt,
 ) -> Box<dyn Model> {
     let at = &model.moment(at);
     let remains = model.remains(at);
     let used = remains.units(at);
     let share = BigRational::new(new.limit().into(), old.limit().into());
-    let shared = |units: BigRational| match change.rule {
+    let shared = |units: BigRational| match rule {
         OnChange::Proportional => units * &share,
         _ => units,
     };
-    let is_bucket = |it: &Algorithm| matches!(it, Algorithm::Gcra(_) | Algorithm::LeakyBucket(_));
+    let is_bucket = matches!(new, Algorithm::Gcra(_) | Algorithm::LeakyBucket(_));
     let limit = BigRational::from_integer(new.limit().into());
-    let mut wanted = shared(used.clone());
-    if change.order == Order::Forward && is_bucket(new) {
+    let mut wanted = shared(used);
+    if is_bucket {
         wanted = wanted.min(limit);
     }
     let up = wanted.ceil().to_integer();
-    let mut carried: Box<dyn Model> = match (new, remains) {
+    match (new, remains) {
         (Algorithm::Gcra(new), _) => Box::new(gcra::Bucket::having_used(new, &wanted, at)),
         (Algorithm::LeakyBucket(new), Remains::Drips { level, interval, next_drip }) => {
             let phase = (level > BigInt::ZERO).then_some((interval, next_drip));
@@ -87,9 +87,8 @@ pub(super) fn carried(
                 before = after;
                 (taken_at, units)
             });
-            let keeps_all = change.order == Order::Back;
             let each = each.collect();
-            Box::new(sliding_window::Log::having_admitted(new, each, keeps_all, at))
+            Box::new(sliding_window::Log::having_admitted(new, each, false, at))
         }
         (Algorithm::SlidingWindow(new), _) => {
             let all = Vec::from([(at.clone(), up)]);
@@ -101,15 +100,5 @@ pub(super) fn carried(
             Box::new(calendar_window::Ledger::having_used(new, up, at))
         }
         (other, _) => unreachable!("the oracle has no model of {other:?}"),
-    };
-    // By the older numbers no more is left than by the newer ones.
-    let is_cut = change.order == Order::Back && is_bucket(old) && used > BigRational::default();
-    if is_cut && !matches!(new, Algorithm::Concurrency(_)) {
-        let left = (BigInt::from(old.limit()) - used.ceil().to_integer()).max(BigInt::ZERO);
-        let more = carried.free(at) - left;
-        if more > BigInt::ZERO {
-            carried.take(&more, 0, at);
-        }
     }
-    carried
 }
