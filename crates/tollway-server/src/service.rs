@@ -20,6 +20,7 @@ use crate::enforcer::{Backing, Enforcer};
 use crate::metrics::{Front, Metrics};
 use crate::own_quotas::Keeper;
 use crate::queues::Queues;
+use crate::quota_streams::QuotaStreams;
 use crate::reload::Sighting;
 use crate::rules::Rules;
 use crate::settings::Settings;
@@ -50,6 +51,7 @@ pub struct Service {
     /// In how many parts the store splits keys, by policy: it was told when it was opened.
     pub(crate) splits: BTreeMap<String, NonZeroU16>,
     room: Arc<Room>,
+    quota_streams: QuotaStreams,
     wrong_tokens: WrongTokens,
 }
 
@@ -93,6 +95,7 @@ impl Service {
             dashboard: Dashboard::default(),
             splits,
             room: Arc::new(room),
+            quota_streams: QuotaStreams::default(),
             wrong_tokens: WrongTokens::default(),
         }
     }
@@ -131,6 +134,11 @@ impl Service {
     /// The room for what unfinished requests of all connections hold.
     pub const fn room(&self) -> &Arc<Room> {
         &self.room
+    }
+
+    /// The portions of quotas that gateways enforce by themselves.
+    pub(crate) const fn quota_streams(&self) -> &QuotaStreams {
+        &self.quota_streams
     }
 
     /// The same service with queues.

@@ -39,14 +39,23 @@ fn next(world: &World, event: Event) -> World {
     world
 }
 
-fn possible(world: &World) -> Vec<Event> {
-    let mut events = Vec::from([Event::Second, Event::Restart]);
+/// How often connections break or the service dies on the way to a world.
+const TROUBLES_MAX: u8 = 2;
+
+fn possible(world: &World, troubles: u8) -> Vec<Event> {
+    let mut events = Vec::from([Event::Second]);
+    if troubles < TROUBLES_MAX {
+        events.push(Event::Restart);
+    }
     for index in 0..HOLDERS {
         let peer = &world.peers[index];
-        if peer.id.is_none() {
-            events.push(Event::Join(index));
-        } else {
-            events.push(Event::Cut(index));
+        match peer.id {
+            None => events.push(Event::Join(index)),
+            Some(_) if troubles < TROUBLES_MAX => events.push(Event::Cut(index)),
+            Some(_) => {}
+        }
+        // A report that says nothing new is the same as none.
+        if peer.id.is_some() && peer.asked > 0 {
             events.push(Event::Report(index));
         }
         if !peer.sent.is_empty() {
@@ -55,22 +64,35 @@ fn possible(world: &World) -> Vec<Event> {
         if !peer.acknowledged.is_empty() {
             events.push(Event::Acknowledge(index));
         }
-        if peer.bucket.is_some() {
+        if world.has_tokens(index) {
             events.push(Event::Spend(index));
         }
     }
     events
 }
 
-/// Looks at all worlds within reach, the nearest first.
+/// Looks at all worlds within reach of one in which both holders are known and told, the nearest
+/// first.
 fn explore(quota: &str, worlds_max: usize) -> usize {
     let mut known = HashSet::new();
-    let mut layer = Vec::from([World::new(terms(quota, 3), HOLDERS)]);
+    let mut world = World::new(terms(quota, 3), HOLDERS);
+    for index in 0..HOLDERS {
+        world.join(index);
+    }
+    for _ in 0..6 {
+        for index in 0..HOLDERS {
+            world.deliver(index);
+            world.acknowledge(index);
+        }
+        world.pass(Duration::from_secs(1));
+    }
+    let mut layer = Vec::from([(world, 0)]);
     while !layer.is_empty() && known.len() < worlds_max {
         let mut following = Vec::new();
-        for world in &layer {
-            for event in possible(world) {
-                let world = next(world, event);
+        for (world, troubles) in &layer {
+            for event in possible(world, *troubles) {
+                let troubles = troubles + u8::from(matches!(event, Event::Cut(_) | Event::Restart));
+                let world = (next(world, event), troubles);
                 if known.insert(world.clone()) {
                     following.push(world);
                 }

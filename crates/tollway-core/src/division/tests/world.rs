@@ -188,6 +188,14 @@ impl World {
         self.instruct();
     }
 
+    /// Whether a holder would admit a request.
+    pub(super) fn has_tokens(&self, index: usize) -> bool {
+        let bucket = self.peers[index].bucket.as_ref();
+        bucket
+            .filter(|bucket| bucket.expires_at > self.now)
+            .is_some_and(|bucket| bucket.clone().take(1, self.now, &self.terms) > 0)
+    }
+
     /// So many requests come to a holder.
     ///
     /// # Panics
@@ -215,7 +223,7 @@ impl World {
             for (index, rate) in rates.iter().enumerate() {
                 let Some(rate) = rate else { continue };
                 admitted += self.ask(index, rate / 20);
-                if (at + index as u128 * 7) % 100 == 0 {
+                if (at + index as u128 * 7).is_multiple_of(100) {
                     self.report(index);
                 }
             }
