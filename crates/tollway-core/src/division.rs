@@ -29,9 +29,9 @@
 //! Rejected: a portion that is freed with its tokens (they may have been spent a moment before);
 //! reports as acknowledgements (they cross the assignment on its way).
 
+mod divisible;
 mod plan;
 mod pool;
-mod terms;
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -40,7 +40,7 @@ use core::time::Duration;
 use crate::Timestamp;
 use pool::Pool;
 
-pub use terms::{Terms, TermsError};
+pub use divisible::{Divisible, DivisibleError};
 
 /// How long a holder may want nothing until its bucket is abandoned.
 const IDLE_AFTER: Duration = Duration::from_secs(300);
@@ -62,7 +62,7 @@ const LEFT_MAX: usize = 1_024;
 pub struct Portion {
     /// The size.
     pub max_tokens: u32,
-    /// What it refills within [`Terms::fill_interval`].
+    /// What it refills within [`Divisible::fill_interval`].
     pub tokens_per_fill: u32,
 }
 
@@ -103,7 +103,7 @@ pub struct Instruction {
 /// One quota and who holds what of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Division {
-    terms: Terms,
+    terms: Divisible,
     pool: Pool,
     holders: BTreeMap<u64, Holder>,
     left: Vec<Left>,
@@ -116,7 +116,7 @@ struct Holder {
     in_force: Option<InForce>,
     sent: Option<Sent>,
     target: Portion,
-    /// Tokens wanted within [`Terms::fill_interval`]; `None` until it is known.
+    /// Tokens wanted within [`Divisible::fill_interval`]; `None` until it is known.
     demand: Option<u64>,
     reported_at: Timestamp,
     wanted_at: Timestamp,
@@ -181,7 +181,7 @@ impl Holder {
 impl Division {
     /// A quota of a service that began at `began`. What an earlier life of the service gave away
     /// may be in force for one lifetime from then.
-    pub fn new(terms: Terms, began: Timestamp) -> Self {
+    pub fn new(terms: Divisible, began: Timestamp) -> Self {
         let mut division = Self {
             pool: Pool::new(&terms, began),
             holders: BTreeMap::new(),
@@ -196,7 +196,7 @@ impl Division {
     }
 
     /// What is divided.
-    pub const fn terms(&self) -> &Terms {
+    pub const fn terms(&self) -> &Divisible {
         &self.terms
     }
 
@@ -387,7 +387,7 @@ impl Division {
 }
 
 /// Whether what is sent now may be received when the last portion has expired.
-fn is_late(terms: &Terms, holder: &Holder, now: Timestamp) -> bool {
+fn is_late(terms: &Divisible, holder: &Holder, now: Timestamp) -> bool {
     let Some(in_force) = holder.in_force else { return false };
     now.after(terms.patience()) > in_force.sent_at.after(terms.lifetime())
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 use tollway_core::Timestamp;
-use tollway_core::division::{Division, Instruction, Terms};
+use tollway_core::division::{Divisible, Division, Instruction};
 use tollway_http::metrics::{Counter, Exposition};
 
 /// Buckets of all streams together.
@@ -65,12 +65,12 @@ struct Table {
 #[derive(Debug)]
 struct Divided {
     division: Division,
-    places: HashMap<u64, Place>,
+    places: HashMap<u64, Recipient>,
     wake_at: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Recipient {
     stream: u64,
     bucket: usize,
 }
@@ -92,7 +92,7 @@ pub(crate) struct Holding {
     /// Under which key.
     pub key: Arc<[u8]>,
     /// Of what.
-    pub terms: Terms,
+    pub terms: Divisible,
 }
 
 impl Default for QuotaStreams {
@@ -140,7 +140,7 @@ impl QuotaStreams {
         if table.holders >= HOLDERS_MAX && !table.has(holding) {
             return false;
         }
-        table.report(Place { stream, bucket }, holding, requests, now);
+        table.report(Recipient { stream, bucket }, holding, requests, now);
         true
     }
 
@@ -206,7 +206,7 @@ impl Table {
         divided.is_some_and(|divided| divided.places.contains_key(&holding.holder))
     }
 
-    fn report(&mut self, place: Place, holding: &Holding, requests: u64, now: Timestamp) {
+    fn report(&mut self, place: Recipient, holding: &Holding, requests: u64, now: Timestamp) {
         let divided = self.divisions.entry(Arc::clone(&holding.key)).or_insert_with(|| Divided {
             division: Division::new(holding.terms.clone(), BEGAN),
             places: HashMap::new(),

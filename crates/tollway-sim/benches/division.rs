@@ -7,7 +7,7 @@
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-use tollway_core::division::{Division, Instruction, Order, Portion, Terms};
+use tollway_core::division::{Divisible, Division, Instruction, Order, Portion};
 use tollway_core::{Quota, Timestamp};
 
 const BUCKETS: usize = 10_000;
@@ -20,7 +20,7 @@ const SHIFTED: u64 = 60;
 fn main() -> std::io::Result<()> {
     let hours = std::env::args().filter_map(|word| word.parse::<u64>().ok()).next().unwrap_or(1);
     let quota: Quota = "100/s burst 100".parse().expect("a quota");
-    let terms = Terms::new(quota, Duration::from_secs(15)).expect("it can be divided");
+    let terms = Divisible::new(quota, Duration::from_secs(15)).expect("it can be divided");
     let whole = terms.whole();
     let before = resident_bytes();
     let mut buckets: Vec<Division> =

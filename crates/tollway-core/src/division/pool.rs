@@ -1,6 +1,6 @@
 //! What nobody holds: a token bucket whose size and rate are what is left of the quota.
 
-use super::{Portion, Terms};
+use super::{Divisible, Portion};
 use crate::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +18,7 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Empty: what was there before `began` may have been given away.
-    pub(super) fn new(terms: &Terms, began: Timestamp) -> Self {
+    pub(super) fn new(terms: &Divisible, began: Timestamp) -> Self {
         Self {
             burst: u64::from(terms.whole().max_tokens),
             fill: u64::from(terms.whole().tokens_per_fill),

@@ -8,8 +8,8 @@ mod world;
 use super::*;
 use crate::Quota;
 
-fn terms(quota: &str, lifetime_secs: u64) -> Terms {
-    Terms::new(quota.parse::<Quota>().unwrap(), Duration::from_secs(lifetime_secs)).unwrap()
+fn terms(quota: &str, lifetime_secs: u64) -> Divisible {
+    Divisible::new(quota.parse::<Quota>().unwrap(), Duration::from_secs(lifetime_secs)).unwrap()
 }
 
 /// Whether the long sizes run.
@@ -28,8 +28,9 @@ fn the_interval_divides_the_rate_finely_and_fits_into_32_bits() {
     assert_eq!(of("2000000/s"), (2_000_000, 1));
     assert_eq!(of("10/1m"), (166_666, 1_000_000));
     assert_eq!(of("1/1h"), (277, 1_000_000));
-    let refused =
-        |quota: &str, secs| Terms::new(quota.parse().unwrap(), Duration::from_secs(secs)).is_err();
+    let refused = |quota: &str, secs| {
+        Divisible::new(quota.parse().unwrap(), Duration::from_secs(secs)).is_err()
+    };
     assert!(refused("5000000000/s burst 1", 15));
     assert!(refused("100/s burst 5000000000", 15));
     assert!(refused("1/s", 2));

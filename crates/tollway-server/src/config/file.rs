@@ -16,7 +16,7 @@ use super::policies::ByStore;
 use super::reader::{ConfigValue, Source, Table};
 use super::stores::{check_file, check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
-use super::{descriptors, policies, queues};
+use super::{descriptors, policies, queues, quota_streams};
 use crate::auth::Role;
 use crate::config_line::ConfigLine;
 use crate::descriptors::Domain;
@@ -308,10 +308,7 @@ impl Draft {
             }
             Ok(text)
         });
-        if let Some(inner) = inner(table, "quota_streams") {
-            inner.set("lifetime", &mut self.settings.quota_lifetime, quota_lifetime);
-            inner.finish();
-        }
+        quota_streams::read(table, &mut self.settings);
         queues::read(table, &mut self.queues, &mut self.queue_names);
         self.read_limits(table);
         for place in table.each("tokens") {
@@ -458,15 +455,6 @@ impl Draft {
 /// A table within a table, if it is there and is one.
 fn inner<'a>(table: &Table<'a>, name: &'static str) -> Option<Table<'a>> {
     table.get(name).and_then(|place| place.tell(place.table()))
-}
-
-/// How long a portion of a quota is good.
-fn quota_lifetime(place: &ConfigValue<'_>) -> Result<Option<Duration>, ConfigError> {
-    let lifetime = place.duration()?;
-    if lifetime.subsec_nanos() != 0 || !(3..=3_600).contains(&lifetime.as_secs()) {
-        return Err(place.wrong("expected 3 to 3600 whole seconds"));
-    }
-    Ok(Some(lifetime))
 }
 
 /// A token: given, or in a file, or in the environment.

@@ -22,6 +22,7 @@ mod owners;
 mod policies;
 mod push;
 pub(crate) mod queues;
+mod quota_streams;
 mod reader;
 mod stores;
 mod tree;

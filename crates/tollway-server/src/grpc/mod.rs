@@ -11,6 +11,7 @@ pub mod quota_messages;
 mod quota_stream;
 mod reflection;
 mod socket_name;
+mod streaming;
 mod throttlecrab;
 mod unary;
 

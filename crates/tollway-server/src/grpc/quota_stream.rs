@@ -10,7 +10,7 @@
 //!
 //! | what | bound | beyond it |
 //! |---|---|---|
-//! | a message | [`MESSAGE_BYTES_MAX`], in the room of all connections | `RESOURCE_EXHAUSTED` |
+//! | a message | 4 MiB, in the room of all connections | `RESOURCE_EXHAUSTED` |
 //! | buckets | [`BUCKETS_MAX`] of a stream, all of all streams | `RESOURCE_EXHAUSTED` |
 //! | a bucket's id | [`PAIRS_MAX`] pairs, [`ID_BYTES_MAX`] bytes | `INVALID_ARGUMENT` |
 //! | acknowledgement | a third of a portion's lifetime | the connection is closed |
@@ -19,22 +19,19 @@
 //! equal part.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
+use http::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{HeaderMap, Response};
 use http_body_util::BodyExt;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::Incoming;
 use prost::Message;
-use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, channel, unbounded_channel};
+use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel, unbounded_channel};
 use tokio::time::Instant;
-use tollway_core::division::{Order, Portion, Terms};
+use tollway_core::division::{Divisible, Order, Portion};
 use tonic::{Code, Status};
 
 use super::messages;
@@ -43,9 +40,9 @@ use super::quota_messages::{
     Assignment, BucketAction, BucketId, Nothing, QuotaResponse, Strategy, TokenBucket, UInt32Value,
     UsageReports,
 };
-use super::unary::decode;
+use super::streaming::{StreamBody, UnreadMessages, framed};
 use crate::drain::Stop;
-use crate::http2::{Held, Holder, Unread, discard};
+use crate::http2::{Holder, Unread, discard};
 use crate::quota_streams::{Holding, LIFETIME_DEFAULT, QuotaStreams, Told};
 use crate::rls::{Divided, divided};
 use crate::worker::Worker;
@@ -54,7 +51,6 @@ use crate::worker::Worker;
 pub(super) const PATH: &str =
     "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
-const MESSAGE_BYTES_MAX: usize = 4 << 20;
 const BUCKETS_MAX: usize = 10_000;
 const PAIRS_MAX: usize = 8;
 const ID_BYTES_MAX: usize = 4 * 1024;
@@ -64,34 +60,6 @@ const TICK: Duration = Duration::from_millis(50);
 const PREFIX_BYTES: usize = 5;
 const ALLOW_ALL: i32 = 0;
 const DENY_ALL: i32 = 1;
-
-/// What the client reads: messages, then a status.
-struct QuotaBody {
-    messages: Receiver<Result<Bytes, Status>>,
-}
-
-impl Body for QuotaBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.messages.poll_recv(context).map(|message| {
-            let frame = match message? {
-                Ok(bytes) => Frame::data(bytes),
-                Err(status) => {
-                    let mut trailers = HeaderMap::new();
-                    // Fails only for a text that is no header field's: then the code stands alone.
-                    let _ = status.add_header(&mut trailers);
-                    Frame::trailers(trailers)
-                }
-            };
-            Some(Ok(frame))
-        })
-    }
-}
 
 /// One bucket of the stream.
 struct Bucket {
@@ -156,7 +124,7 @@ pub(super) fn answer(
         messages,
     };
     tokio::task::spawn_local(stream.run(body, holder, told, stop));
-    let body = tonic::body::Body::new(QuotaBody { messages: receiver });
+    let body = tonic::body::Body::new(StreamBody { messages: receiver });
     let mut response = Response::new(body);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     Ok(response)
@@ -289,7 +257,7 @@ impl Stream {
         let limited = match (divided, old) {
             (Divided::Quota { key, quota }, old) => {
                 let lifetime = self.lifetime();
-                let Ok(terms) = Terms::new(quota, lifetime) else {
+                let Ok(terms) = Divisible::new(quota, lifetime) else {
                     let text = "a quota that cannot be divided: see `tollway validate`";
                     return Err(Status::new(Code::FailedPrecondition, text));
                 };
@@ -489,52 +457,4 @@ fn action(bucket: &Bucket, order: Order, lifetime: Duration) -> BucketAction {
     };
     let assignment = Assignment { lifetime: duration(lifetime), strategy: Some(strategy) };
     BucketAction { bucket_id, assignment: Some(assignment), abandon: None }
-}
-
-fn framed(message: &QuotaResponse) -> Bytes {
-    let length = message.encoded_len();
-    let mut data = BytesMut::with_capacity(PREFIX_BYTES + length);
-    data.put_u8(0);
-    data.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    // The buffer grows as needed: encoding into it cannot fail.
-    let _ = message.encode(&mut data);
-    data.freeze()
-}
-
-/// What has come of messages that are not whole.
-#[derive(Default)]
-struct UnreadMessages {
-    bytes: BytesMut,
-    held: Option<Held>,
-}
-
-impl UnreadMessages {
-    fn add(&mut self, data: &[u8], holder: &Holder) -> Result<(), Status> {
-        let len = self.bytes.len() + data.len();
-        if len > MESSAGE_BYTES_MAX + PREFIX_BYTES {
-            return Err(Unread::TooLong.into());
-        }
-        // Taken anew: the old place is given back when the new one is had.
-        self.held = Some(holder.hold(len).ok_or(Status::from(Unread::Full))?);
-        self.bytes.extend_from_slice(data);
-        Ok(())
-    }
-
-    fn next(&mut self) -> Result<Option<UsageReports>, Status> {
-        let Some(&[_, a, b, c, d]) = self.bytes.first_chunk::<PREFIX_BYTES>() else {
-            return Ok(None);
-        };
-        let len = u32::from_be_bytes([a, b, c, d]) as usize;
-        if len > MESSAGE_BYTES_MAX {
-            return Err(Unread::TooLong.into());
-        }
-        if self.bytes.len() < PREFIX_BYTES + len {
-            return Ok(None);
-        }
-        let message = decode(&self.bytes.split_to(PREFIX_BYTES + len))?;
-        if self.bytes.is_empty() {
-            (self.bytes, self.held) = (BytesMut::new(), None);
-        }
-        Ok(Some(message))
-    }
 }

@@ -35,18 +35,18 @@ pub(super) struct World {
     pub(super) now: Timestamp,
     pub(super) division: Division,
     pub(super) peers: Vec<Peer>,
-    terms: Terms,
+    terms: Divisible,
     ids: u64,
     judge: Bucket,
 }
 
 impl Bucket {
-    fn full(portion: Portion, now: Timestamp, terms: &Terms) -> Self {
+    fn full(portion: Portion, now: Timestamp, terms: &Divisible) -> Self {
         let level = i128::from(portion.max_tokens) * i128::from(terms.interval_nanos());
         Self { portion, level, at: now, expires_at: now.after(terms.lifetime()) }
     }
 
-    fn advance(&mut self, now: Timestamp, terms: &Terms) {
+    fn advance(&mut self, now: Timestamp, terms: &Divisible) {
         let size = i128::from(self.portion.max_tokens) * i128::from(terms.interval_nanos());
         let nanos = now.since(self.at).as_nanos() as i128;
         self.level = (self.level + nanos * i128::from(self.portion.tokens_per_fill)).min(size);
@@ -54,7 +54,7 @@ impl Bucket {
     }
 
     /// A replacement keeps how full the bucket is, and whole tokens.
-    fn replace(&mut self, portion: Portion, now: Timestamp, terms: &Terms) {
+    fn replace(&mut self, portion: Portion, now: Timestamp, terms: &Divisible) {
         self.advance(now, terms);
         self.expires_at = now.after(terms.lifetime());
         if portion == self.portion {
@@ -66,7 +66,7 @@ impl Bucket {
         self.portion = portion;
     }
 
-    fn take(&mut self, wanted: u64, now: Timestamp, terms: &Terms) -> u64 {
+    fn take(&mut self, wanted: u64, now: Timestamp, terms: &Divisible) -> u64 {
         self.advance(now, terms);
         let token = i128::from(terms.interval_nanos());
         let taken = (self.level / token).min(i128::from(wanted));
@@ -77,7 +77,7 @@ impl Bucket {
 
 impl World {
     /// A service that runs for long, and `count` holders without connections.
-    pub(super) fn new(terms: Terms, count: usize) -> Self {
+    pub(super) fn new(terms: Divisible, count: usize) -> Self {
         let now = Timestamp::from_millis(100_000_000);
         Self {
             now,

@@ -17,7 +17,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// The interval in which buckets refill is the same for all portions and for ever: Envoy ignores it
 /// if only that changes. It is long enough to divide the rate into a million parts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Terms {
+pub struct Divisible {
     burst: u32,
     fill: u32,
     interval_secs: u64,
@@ -26,29 +26,29 @@ pub struct Terms {
 
 /// Why a quota cannot be divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TermsError(&'static str);
+pub struct DivisibleError(&'static str);
 
-impl fmt::Display for TermsError {
+impl fmt::Display for DivisibleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
     }
 }
 
-impl core::error::Error for TermsError {}
+impl core::error::Error for DivisibleError {}
 
-impl Terms {
+impl Divisible {
     /// Portions of `quota`, each good for `lifetime` unless it is renewed.
     ///
     /// # Errors
     ///
     /// If the burst or the rate does not fit into 32 bits, if the rate is less than one in 30 days,
     /// or if the lifetime is not 3 to 3600 whole seconds.
-    pub fn new(quota: Quota, lifetime: Duration) -> Result<Self, TermsError> {
+    pub fn new(quota: Quota, lifetime: Duration) -> Result<Self, DivisibleError> {
         let burst = u32::try_from(quota.burst())
-            .map_err(|_| TermsError("the burst must be at most 4294967295"))?;
+            .map_err(|_| DivisibleError("the burst must be at most 4294967295"))?;
         let lifetime_secs = lifetime.as_secs();
         if lifetime.subsec_nanos() != 0 || !(3..=3_600).contains(&lifetime_secs) {
-            return Err(TermsError("the lifetime must be 3 to 3600 whole seconds"));
+            return Err(DivisibleError("the lifetime must be 3 to 3600 whole seconds"));
         }
         let (units, period) = (u128::from(quota.units()), quota.period().as_nanos());
         let fill = |secs: u64| units * u128::from(secs) * 1_000_000_000 / period;
@@ -61,9 +61,9 @@ impl Terms {
             interval_secs = INTERVAL_SECS_MAX;
         }
         let fill = u32::try_from(fill(interval_secs))
-            .map_err(|_| TermsError("the rate must be at most 4294967295 in a second"))?;
+            .map_err(|_| DivisibleError("the rate must be at most 4294967295 in a second"))?;
         if fill == 0 {
-            return Err(TermsError("the rate must be at least one in 30 days"));
+            return Err(DivisibleError("the rate must be at least one in 30 days"));
         }
         Ok(Self { burst, fill, interval_secs, lifetime_secs })
     }
