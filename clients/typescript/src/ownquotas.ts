@@ -3,20 +3,11 @@
 import { checked, detail, refused, type Answered } from "./caller.js";
 import type { OwnQuota, Said } from "./words.js";
 
-interface WireOwnQuota {
-  policy: string;
-  key: string | null;
+type WireOwnQuota = Omit<OwnQuota, "keyHex" | "inForce" | "whyNot"> & {
   key_hex: string;
-  quota: string | null;
-  until: string | null;
-  grant: { units: number; until: string } | null;
-  note: string;
-  by: string;
-  at: string;
   in_force: string | null;
   why_not: string | null;
-  kept: "store" | "file" | "process";
-}
+};
 
 export function pathOf(policy: string, key?: string): string {
   const start = `/v1/policies/${encodeURIComponent(policy)}/keys`;

@@ -80,6 +80,8 @@ impl Client {
             timeout: PATIENCE,
             // As many as work at once keep their connections.
             idle_max: 64,
+            identity: None,
+            server_name: None,
         };
         let pool = connect::pool(&options).context("--ca")?;
         let token = std::env::var("TOLLWAY_TOKEN").ok().filter(|token| !token.is_empty());
@@ -98,6 +100,10 @@ impl Client {
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Value> {
         self.call(Method::POST, path, body.to_string().into())
+    }
+
+    pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Value> {
+        self.call(Method::PUT, path, body.to_string().into())
     }
 
     pub(crate) fn patch(&self, path: &str, body: &Value) -> Result<Value> {

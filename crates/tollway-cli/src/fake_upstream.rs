@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tollway_core::spelling::unknown;
 use tollway_sim::fake_api::loopback::Loopback;
 use tollway_sim::fake_api::{Example, Fault, Spec};
 
+use crate::amounts::duration;
 use crate::misuse::{OrMisuse as _, misuse};
 use crate::shell_word::shell_word;
 
@@ -33,6 +35,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FACTOR", default_value_t = 1)]
     faster: u32,
 
+    /// How many tokens an answer of a model has if the request does not say (openai, anthropic)
+    #[arg(long, value_name = "COUNT")]
+    tokens: Option<u64>,
+
+    /// How long a model takes for each token
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    token_time: Option<Duration>,
+
     /// Inject a fault from the start, such as '{"do":"late","count":9,"by":"80ms"}'; may be given
     /// repeatedly
     #[arg(long, value_name = "JSON")]
@@ -46,7 +56,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         let told = format_args!("invalid --listen {}: expected a loopback address", args.listen);
         return Err(misuse(told));
     }
-    let spec = spec(&args)?.faster(args.faster);
+    let mut spec = spec(&args)?.faster(args.faster);
+    set_models(&mut spec, &args)?;
     let faults: Vec<Fault> = args
         .fault
         .iter()
@@ -80,6 +91,18 @@ fn curl(example: &Example, address: SocketAddr) -> String {
         method => format!("-X {method} "),
     };
     format!("curl -i {method}{}", shell_word(&format!("http://{address}{}", example.path)))
+}
+
+fn set_models(spec: &mut Spec, args: &Args) -> Result<()> {
+    if args.tokens.is_none() && args.token_time.is_none() {
+        return Ok(());
+    }
+    let Some(model) = &mut spec.model else {
+        return Err(misuse("--tokens and --token-time need an API of models: openai or anthropic"));
+    };
+    model.tokens = args.tokens.unwrap_or(model.tokens);
+    model.every = args.token_time.unwrap_or(model.every);
+    Ok(())
 }
 
 fn spec(args: &Args) -> Result<Spec> {

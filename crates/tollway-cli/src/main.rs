@@ -16,6 +16,7 @@ mod output;
 mod profile;
 mod proxy;
 mod queue;
+mod quota;
 mod serve;
 mod shell_word;
 mod simulate;
@@ -50,6 +51,7 @@ enum Command {
     Profile(profile::Args),
     Proxy(proxy::Args),
     Queue(queue::Args),
+    Quota(quota::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
     Top(top::Args),
@@ -79,6 +81,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Profile(args) => profile::run(args),
         Command::Proxy(args) => proxy::run(args),
         Command::Queue(args) => queue::run(args),
+        Command::Quota(args) => quota::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Top(args) => top::run(args),

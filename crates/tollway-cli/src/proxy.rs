@@ -3,6 +3,7 @@
 mod admin_place;
 mod invalid_requests;
 mod ledgers;
+mod models;
 mod naming;
 mod outage;
 
@@ -107,6 +108,10 @@ pub(crate) struct Args {
     #[arg(long, requires = "state")]
     state_required: bool,
 
+    /// Budgets of language models by owner and model, in a TOML file; kept in --store
+    #[arg(long, value_name = "FILE")]
+    budgets: Option<PathBuf>,
+
     /// The share of a client, relative to 1 for the others; may be given repeatedly
     #[arg(long, value_name = "NAME=SHARE", value_parser = weight)]
     weight: Vec<(String, u32)>,
@@ -169,44 +174,65 @@ pub(crate) fn run(args: Args) -> Result<()> {
     builder.enable_all().build()?.block_on(serve(args))
 }
 
+impl Args {
+    /// Refuses to listen to the world, unless that is said: for a proxy without a token.
+    fn check_that_only_this_machine_connects(&self) -> Result<()> {
+        let admin_address = match &self.admin {
+            Some(AdminPlace::Address(address)) => Some(*address),
+            _ => None,
+        };
+        for address in [self.listen].into_iter().chain(admin_address) {
+            if !address.ip().is_loopback() && !self.listen_public {
+                return Err(misuse(format_args!(
+                    "{address} can be reached by others: set {TOKEN}, or pass --listen-public"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The upstream that is named, or else the profile's.
+    fn upstream(&self, profile: &Profile) -> Result<Upstream> {
+        let upstream = self.upstream.as_deref().or(profile.upstream());
+        let missing = || misuse("--upstream is missing, and the profile names none");
+        let upstream = upstream.ok_or_else(missing)?;
+        Upstream::parse(upstream)
+            .with_context(|| format!("invalid --upstream {upstream:?}"))
+            .or_misuse()
+    }
+
+    async fn invalid_counter(&self) -> Result<InvalidCounter> {
+        let state = self.state.as_deref();
+        match (&*self.invalid, &*self.store) {
+            ("off", _) => Ok(InvalidCounter::off()),
+            (quota, "memory") => InvalidCounter::in_memory(quota, state, self.state_required),
+            (quota, store) => InvalidCounter::in_store(quota, store, !self.store_required).await,
+        }
+    }
+}
+
 async fn serve(args: Args) -> Result<()> {
     tollway_server::logs::start(args.log_format == LogFormatArg::Json);
     args.keys.check(&args.store).or_misuse()?;
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
-    let admin_address = match &args.admin {
-        Some(AdminPlace::Address(address)) => Some(*address),
-        _ => None,
-    };
-    for address in [args.listen].into_iter().chain(admin_address) {
-        if !address.ip().is_loopback() && token.is_none() && !args.listen_public {
-            return Err(misuse(format_args!(
-                "{address} can be reached by others: set {TOKEN}, or pass --listen-public"
-            )));
-        }
+    if token.is_none() {
+        args.check_that_only_this_machine_connects()?;
     }
     let profile = crate::profile::open(&args.profile).context("--profile")?;
-    let upstream = args.upstream.as_deref().or(profile.upstream());
-    let missing = || misuse("--upstream is missing, and the profile names none");
-    let upstream = upstream.ok_or_else(missing)?;
-    let upstream = Upstream::parse(upstream)
-        .with_context(|| format!("invalid --upstream {upstream:?}"))
-        .or_misuse()?;
+    let upstream = args.upstream(&profile)?;
     // Before anything else is touched: a second process started by mistake ends here, and leaves
     // the first one's --state alone.
     let listener = bind(args.listen).await?;
     let admin_listener = AdminPlace::listen(args.admin.as_ref(), args.listen).await?;
-    let start_without = !args.store_required;
-    let state = args.state.as_deref();
-    let counter = match (&*args.invalid, &*args.store) {
-        ("off", _) => InvalidCounter::off(),
-        (quota, "memory") => InvalidCounter::in_memory(quota, state, args.state_required)?,
-        (quota, store) => InvalidCounter::in_store(quota, store, start_without).await?,
-    };
+    let counter = args.invalid_counter().await?;
     let (ledgers, fleet) = if args.pace {
         (ledgers::paced(Arc::clone(&profile)).context("--pace").or_misuse()?, None)
     } else {
+        let start_without = !args.store_required;
         ledgers::open(&args.store, start_without, Arc::clone(&profile), args.keys.clone()).await?
     };
+    let budgets = args.budgets.as_deref();
+    let models = models::open(budgets, &args.store, !args.store_required).await?;
     let (shown_upstream, profile_name) = (upstream.to_string(), profile.name().to_owned());
     let settings = settings(&args, token, &profile)?;
     let prefix = settings.admin.prefix.clone();
@@ -215,6 +241,7 @@ async fn serve(args: Args) -> Result<()> {
         ledgers,
         profile,
         guard: counter.guard()?,
+        models,
         roots_pem: args.upstream_ca.as_ref().map(std::fs::read).transpose()?,
         settings,
     };

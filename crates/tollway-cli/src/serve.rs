@@ -2,6 +2,7 @@
 
 mod durability;
 mod hints;
+mod places;
 mod zone_data;
 
 use std::num::NonZeroU16;
@@ -11,11 +12,11 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow};
 use tollway_core::Timestamp;
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_redis::{PolicySettings, RedisStore, RemoteStore};
+use tollway_redis::{PolicySettings, RedisStore, RemoteStore, UsageBook, UsageBounds};
 use tollway_server::config::{Config, ConfigError, LogFormat, Overrides};
 use tollway_server::{
     Backing, Bound, DurableStore, Front, Metrics, Origin, OwnQuotaKeeper, ProxyAdmin, QueuePlan,
-    Queues, Server, Service, Sighting, open_queue_store, until_told,
+    Queues, Server, Service, Sighting, UsageStore, open_queue_store, until_told,
 };
 #[cfg(feature = "otlp")]
 use tollway_server::{Collector, Traces};
@@ -27,6 +28,7 @@ use crate::misuse::{OrMisuse as _, misuse};
 use crate::snapshot::{self, Refused, Snapshot};
 
 use hints::{Example, Hints};
+use places::Places;
 
 /// Serve limits over HTTP, gRPC and RESP.
 ///
@@ -40,18 +42,8 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE")]
     config: Vec<PathBuf>,
 
-    /// Where HTTP listens: address:port, unix:/path, unix:/path?mode=0660&group=www-data or off
-    /// [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "WHERE")]
-    http: Option<String>,
-
-    /// Where gRPC listens [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "WHERE")]
-    grpc: Option<String>,
-
-    /// Where RESP listens [default: 127.0.0.1:6380]
-    #[arg(long, value_name = "WHERE")]
-    resp: Option<String>,
+    #[command(flatten)]
+    places: Places,
 
     /// memory, or the URL of a Redis, a Valkey or another Tollway that all nodes of a fleet share
     #[arg(long, value_name = "URL")]
@@ -132,15 +124,10 @@ pub(crate) struct Args {
 
 impl Args {
     fn overrides(&self) -> Result<Overrides> {
-        let flags = Overrides {
-            http: self.http.clone(),
-            grpc: self.grpc.clone(),
-            resp: self.resp.clone(),
+        let mut flags = Overrides {
             store: self.store.clone(),
             queue_store: self.queue_store.clone(),
             durable_file: self.durable_file.clone(),
-            token: None,
-            read_token: None,
             memory_bytes: self.memory_bytes,
             when_full: self.when_full.clone(),
             workers: self.workers,
@@ -148,7 +135,11 @@ impl Args {
             hosts: (!self.host.is_empty()).then(|| self.host.clone()),
             shadow: self.shadow.then_some(true),
             log_format: self.log_format.clone(),
+            ..Overrides::default()
         };
+        for (front, place) in Front::ALL.into_iter().zip(&self.places.0) {
+            *flags.place_mut(front) = place.clone();
+        }
         Ok(flags.over(Overrides::from_env(|name| std::env::var(name).ok()).or_misuse()?))
     }
 
@@ -195,14 +186,14 @@ async fn serve(args: Args) -> Result<()> {
     let own_quotas = own_quotas(&config, &args).await?;
     let clock = clock(&backing);
     let queues = queues(&config.queues, !args.store_required).await?;
-    let Config { rules, settings, tls, workers, drain, .. } = config;
+    let Config { rules, settings, tls, workers, drain, xds, .. } = config;
     let example = Example::of(&rules, &config.queues);
     let proxy_admin = args.proxy_admin();
     #[cfg(feature = "otlp")]
     let traces = args.traces()?;
     let origin = Origin { files, overrides, seen };
     let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
-    let service = service.with_own_quotas(own_quotas);
+    let service = service.with_own_quotas(own_quotas).with_xds(xds);
     #[cfg(feature = "otlp")]
     let service = service.with_traces(traces);
     let service = service.with_queues(queues.clone());
@@ -211,6 +202,7 @@ async fn serve(args: Args) -> Result<()> {
     );
     service.start_own_quotas().await;
     let server = bound.serve(service, tls.as_ref(), workers)?;
+    tokio::spawn(Arc::clone(server.service()).follow_xds());
     let has_token = !server.service().auth().is_open();
     announce(&server, &Hints { example, tls, has_token })?;
     let ended = until_told(server, drain, args.snapshot).await?;
@@ -271,7 +263,10 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         zone_data::watch(&store);
         durability::look(&store, &config.rules).await;
-        return Ok((Backing::Shared(Arc::new(store)), "redis"));
+        let (bounds, settings) = (UsageBounds::default(), tollway_redis::Settings::default());
+        let book = UsageBook::new(url, bounds, &settings).context("the store of usage")?;
+        let store = UsageStore::new(Arc::new(store), book);
+        return Ok((Backing::SharedWithUsage(Arc::new(store)), "redis"));
     }
     let memory = Arc::new(memory(config, args)?);
     let Some(file) = &config.durable_file else { return Ok((Backing::Memory(memory), "memory")) };
@@ -326,13 +321,13 @@ fn clock(backing: &Backing) -> SystemClock {
             let written_at = durable.memory().written_at().unwrap_or(Timestamp::MIN);
             SystemClock::not_before(written_at.max(durable.last()))
         }
-        Backing::Shared(_) => SystemClock::new(),
+        Backing::Shared(_) | Backing::SharedWithUsage(_) => SystemClock::new(),
     }
 }
 
 fn announce(server: &Server, hints: &Hints) -> Result<()> {
     let mut told = hints.about_tokens();
-    for front in [Front::Http, Front::Grpc, Front::Resp] {
+    for front in Front::ALL {
         if let Some(endpoint) = server.endpoint(front) {
             told += &hints.of(front, endpoint);
         }

@@ -9,12 +9,9 @@ use alloc::string::String;
 use core::fmt;
 use core::time::Duration;
 
-use crate::carry::Used;
-use crate::charge::{Charge, Mode};
-use crate::decision::{Decision, Retry, Snapshot};
-use crate::requests::Held;
+use crate::decision::Snapshot;
 use crate::shares::SharedQuota;
-use crate::{Cost, Factor, Quota, Timestamp};
+use crate::{Factor, Quota};
 use crate::{calendar_window, concurrency, fixed_window, gcra, leaky_bucket, sliding_window};
 
 use calendar_window::CalendarWindow;
@@ -90,144 +87,11 @@ macro_rules! each {
     };
 }
 
-/// What every algorithm can do with a state, in place.
-pub(crate) trait Apply: fmt::Display + Sized {
-    type State: Default;
+mod apply;
+mod state;
 
-    /// The algorithm as configurations name it.
-    const NAME: &'static str;
-
-    /// The name with what sets this variant of the algorithm apart.
-    fn label(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn limit(&self) -> u64;
-    fn window(&self) -> Option<(u64, Duration)>;
-    /// The three numbers that make it, for [`Self::from_numbers`].
-    fn numbers(&self) -> [u64; 3];
-    fn from_numbers(numbers: [u64; 3]) -> Option<Self>;
-    /// The same rate over `shares` times as long, with room for `units`.
-    fn share(&self, shares: u32, units: u64) -> Option<Self>;
-    /// Reads it from parameters with names. All of them are read before it gives up: one mistake
-    /// must not hide the next.
-    fn from_parameters(given: &dyn Parameters) -> Option<Self>;
-
-    fn decide(&self, it: &mut Self::State, cost: Cost, id: u128, now: Timestamp) -> Decision;
-    fn count(&self, it: &mut Self::State, cost: Cost, id: u128, now: Timestamp) -> Snapshot;
-    fn retry(&self, it: &Self::State, cost: Cost, now: Timestamp) -> Option<Retry>;
-    fn peek(&self, it: &Self::State, now: Timestamp) -> Snapshot;
-    fn refund(&self, it: &mut Self::State, units: u64, at: Option<Timestamp>, now: Timestamp);
-    fn vacant_at(&self, it: &Self::State) -> Timestamp;
-    fn clear(&self, it: &mut Self::State, now: Timestamp);
-    fn rewind(&self, it: &mut Self::State, now: Timestamp);
-    /// What a change of numbers takes along as of `at`, which is not before its moment.
-    fn used(&self, it: &Self::State, at: Timestamp) -> Used;
-    /// The state of a key that has used this much as of `at`, and of no time before.
-    fn having_used(&self, used: Used, at: Timestamp) -> Self::State;
-
-    /// A state that does not record when it was changed has no moment of its own.
-    fn moment(&self, _it: &Self::State, now: Timestamp) -> Timestamp {
-        now
-    }
-
-    fn forget_past(&self, it: &mut Self::State, now: Timestamp) {
-        if self.vacant_at(it) <= now {
-            *it = Self::State::default();
-        }
-    }
-}
-
-/// Implements the part of [`Apply`] that is alike for algorithms whose states are small values.
-macro_rules! apply_by_value {
-    () => {
-        type State = State;
-
-        fn decide(&self, it: &mut State, cost: Cost, _: u128, now: Timestamp) -> Decision {
-            let (decision, state) = Self::decide(self, *it, cost, now);
-            *it = state;
-            decision
-        }
-
-        fn count(&self, it: &mut State, cost: Cost, _: u128, now: Timestamp) -> Snapshot {
-            let (snapshot, state) = Self::count(self, *it, cost, now);
-            *it = state;
-            snapshot
-        }
-
-        fn retry(&self, it: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
-            Self::decide(self, *it, cost, now).0.retry()
-        }
-
-        fn peek(&self, it: &State, now: Timestamp) -> Snapshot {
-            Self::peek(self, *it, now)
-        }
-
-        fn vacant_at(&self, it: &State) -> Timestamp {
-            Self::vacant_at(self, *it)
-        }
-
-        fn clear(&self, it: &mut State, now: Timestamp) {
-            *it = Self::clear(self, *it, now);
-        }
-
-        fn rewind(&self, it: &mut State, now: Timestamp) {
-            *it = Self::rewind(self, *it, now);
-        }
-    };
-}
-
-/// The same for algorithms whose states are changed in place.
-macro_rules! apply_in_place {
-    () => {
-        type State = State;
-
-        fn retry(&self, it: &State, cost: Cost, now: Timestamp) -> Option<Retry> {
-            Self::retry(self, it, cost, now)
-        }
-
-        fn peek(&self, it: &State, now: Timestamp) -> Snapshot {
-            Self::peek(self, it, now)
-        }
-
-        fn vacant_at(&self, it: &State) -> Timestamp {
-            Self::vacant_at(self, it)
-        }
-
-        fn clear(&self, it: &mut State, now: Timestamp) {
-            Self::clear(self, it, now);
-        }
-
-        fn rewind(&self, it: &mut State, now: Timestamp) {
-            Self::rewind(self, it, now);
-        }
-
-        fn moment(&self, it: &State, now: Timestamp) -> Timestamp {
-            Self::moment(self, it, now)
-        }
-    };
-}
-
-/// Makes `peek` and `count` of a window's `roll` and `snapshot`; its state counts units in
-/// `$taken`.
-macro_rules! peek_and_count_by_window {
-    ($taken:ident) => {
-        /// What there is to report, with nothing taken.
-        pub fn peek(&self, state: State, now: Timestamp) -> Snapshot {
-            self.snapshot(self.roll(state, now), now)
-        }
-
-        /// Takes `cost` units whether or not the window has them.
-        #[must_use]
-        pub fn count(&self, state: State, cost: Cost, now: Timestamp) -> (Snapshot, State) {
-            let window = self.roll(state, now);
-            let taken = State { $taken: window.$taken.saturating_add(cost.get()), ..window };
-            (self.snapshot(taken, now), taken)
-        }
-    };
-}
-
-pub(crate) use {apply_by_value, apply_in_place, each, peek_and_count_by_window};
+pub(crate) use apply::{Apply, apply_by_value, apply_in_place, peek_and_count_by_window};
+pub(crate) use each;
 
 /// Where the parameters of an algorithm come from: a table of a configuration file, a request.
 ///
@@ -457,19 +321,6 @@ impl State {
         }
     }
 
-    /// Answers one charge, taking its units if it is allowed (or only counted). `hold_id` names the
-    /// units of a [`concurrency`] policy, so that they can be released.
-    pub fn charge(&mut self, charge: &Charge<'_>, hold_id: u128, now: Timestamp) -> Decision {
-        let (algorithm, cost) = (charge.policy.algorithm(), charge.cost);
-        if charge.mode == Mode::Count {
-            return Decision::Allow(self.count(algorithm, cost, hold_id, now));
-        }
-        each!(algorithm, &mut *self, (own, it) => Apply::decide(own, it, cost, hold_id, now), else {
-            *self = Self::vacant(algorithm);
-            self.charge(charge, hold_id, now)
-        })
-    }
-
     /// Gives memory back that was needed for more than is kept now: at most four times as much as
     /// that stays allocated, and a little.
     pub fn shrink(&mut self) {
@@ -494,142 +345,12 @@ impl State {
             | Self::CalendarWindow(_) => 0,
         }
     }
-
-    /// Takes `cost` units whether or not the policy would allow it.
-    pub fn count(
-        &mut self,
-        algorithm: &Algorithm,
-        cost: Cost,
-        hold_id: u128,
-        now: Timestamp,
-    ) -> Snapshot {
-        each!(algorithm, &mut *self, (own, it) => Apply::count(own, it, cost, hold_id, now), else {
-            *self = Self::vacant(algorithm);
-            self.count(algorithm, cost, hold_id, now)
-        })
-    }
-
-    /// When `cost` units are worth another try, if the policy would not allow them: what
-    /// [`Self::charge`] would deny, with nothing taken and nothing copied.
-    pub fn retry(&self, algorithm: &Algorithm, cost: Cost, now: Timestamp) -> Option<Retry> {
-        each!(algorithm, self, (own, it) => Apply::retry(own, it, cost, now), else {
-            Self::vacant(algorithm).retry(algorithm, cost, now)
-        })
-    }
-
-    /// What there is to report, with nothing taken.
-    pub fn peek(&self, algorithm: &Algorithm, now: Timestamp) -> Snapshot {
-        each!(algorithm, self, (own, it) => Apply::peek(own, it, now), else {
-            Self::vacant(algorithm).peek(algorithm, now)
-        })
-    }
-
-    /// Gives `units` back. Algorithms with windows give back only what still counts in them:
-    /// `taken_at` says when the units were taken, if that is known.
-    pub fn refund(
-        &mut self,
-        algorithm: &Algorithm,
-        units: u64,
-        taken_at: Option<Timestamp>,
-        now: Timestamp,
-    ) {
-        let at = taken_at;
-        each!(algorithm, &mut *self, (own, it) => Apply::refund(own, it, units, at, now), else {
-            *self = Self::vacant(algorithm);
-        });
-    }
-
-    /// Brings what a reservation holds to what it really cost. Units in flight are over, whatever
-    /// they cost; what was counted without being there is not given back.
-    pub fn settle(&mut self, algorithm: &Algorithm, held: &Held, cost: u64, now: Timestamp) {
-        self.settle_taken(algorithm, held, cost, Some(held.at), now);
-    }
-
-    /// As [`Self::settle`], where the numbers have changed since: a window does not know any more
-    /// when the units were taken.
-    pub fn settle_carried(
-        &mut self,
-        algorithm: &Algorithm,
-        held: &Held,
-        cost: u64,
-        now: Timestamp,
-    ) {
-        self.settle_taken(algorithm, held, cost, None, now);
-    }
-
-    fn settle_taken(
-        &mut self,
-        algorithm: &Algorithm,
-        held: &Held,
-        cost: u64,
-        taken_at: Option<Timestamp>,
-        now: Timestamp,
-    ) {
-        if let (Algorithm::Concurrency(limit), Self::Concurrency(state)) = (algorithm, &mut *self) {
-            limit.release(state, held.id, now);
-        } else if let Some(more) = cost.checked_sub(held.cost.get()).and_then(Cost::new) {
-            let _ = self.count(algorithm, more, held.id, now);
-        } else if cost < held.taken {
-            self.refund(algorithm, held.taken - cost, taken_at, now);
-        }
-    }
-
-    /// Units that `charge` would take if it were allowed, after `earlier` units: only a bucket
-    /// cannot get emptier than empty; a window counts on beyond its limit.
-    pub(crate) fn taken_by(&self, charge: &Charge<'_>, earlier: u64, now: Timestamp) -> u64 {
-        let (algorithm, cost) = (charge.policy.algorithm(), charge.cost.get());
-        match algorithm {
-            Algorithm::SlidingWindow(_)
-            | Algorithm::FixedWindow(_)
-            | Algorithm::CalendarWindow(_) => cost,
-            _ if charge.mode == Mode::Enforce => cost,
-            _ => cost.min(self.peek(algorithm, now).remaining().saturating_sub(earlier)),
-        }
-    }
-
-    /// From when on this state says nothing that an absent one would not.
-    pub fn vacant_at(&self, algorithm: &Algorithm) -> Timestamp {
-        each!(algorithm, self, (own, it) => Apply::vacant_at(own, it), else Timestamp::MIN)
-    }
-
-    /// Forgets what was taken. The key is as good as new as of `now`, and not as of any time
-    /// before: a caller who read the clock earlier and comes later does not begin anew in the past.
-    pub fn clear(&mut self, algorithm: &Algorithm, now: Timestamp) {
-        each!(algorithm, &mut *self, (own, it) => Apply::clear(own, it, now), else {
-            *self = Self::vacant(algorithm);
-        });
-    }
-
-    /// The moment as of which a charge with the reading `now` is decided: `now`, or the later
-    /// moment up to which this state has been brought already.
-    pub fn moment(&self, algorithm: &Algorithm, now: Timestamp) -> Timestamp {
-        each!(algorithm, self, (own, it) => Apply::moment(own, it, now), else now)
-    }
-
-    /// Drops what does not count at `now` any more.
-    pub fn forget_past(&mut self, algorithm: &Algorithm, now: Timestamp) {
-        each!(algorithm, &mut *self, (own, it) => own.forget_past(it, now), else {
-            *self = Self::vacant(algorithm);
-        });
-    }
-
-    /// Brings back what a clock that was set back left in the future, so that nothing is granted
-    /// twice and no key is locked for longer than its policy says (and [`SKEW`]); see each
-    /// algorithm. Only for whoever knows that the *clock* was set back: a store that decides by one
-    /// server's clock, one request at a time. Called for a reading that merely comes late, it would
-    /// grant units a second time.
-    ///
-    /// [`SKEW`]: crate::SKEW
-    pub fn rewind(&mut self, algorithm: &Algorithm, now: Timestamp) {
-        each!(algorithm, &mut *self, (own, it) => Apply::rewind(own, it, now), else {
-            *self = Self::vacant(algorithm);
-        });
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Timestamp;
 
     fn gcra(text: &str) -> Algorithm {
         text.parse::<Quota>().unwrap().into()

@@ -3,12 +3,13 @@
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::charge::{Key, KeyError};
 use crate::spelling::unknown;
 use crate::store::{Answer, Grant, ReservationId, Reserved, Settlement, Store, StoreError};
-use crate::{Charge, Clock, Policy, Snapshot, Verdict};
+use crate::{Algorithm, Charge, Clock, PlanSource, Policy, Snapshot, Timestamp, Verdict};
 
 /// Policies, a store and a clock. Clones share all three.
 ///
@@ -17,9 +18,12 @@ use crate::{Charge, Clock, Policy, Snapshot, Verdict};
 #[derive(Clone)]
 pub struct StoreLimiter {
     policies: Arc<BTreeMap<String, Policy>>,
+    plans: Option<Arc<PlansByPolicy>>,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
 }
+
+type PlansByPolicy = BTreeMap<String, Arc<dyn PlanSource>>;
 
 impl StoreLimiter {
     /// A limiter that enforces `policies` in `store` by `clock`. Of policies with one name, the
@@ -30,7 +34,33 @@ impl StoreLimiter {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let by_name = policies.into_iter().map(|policy| (String::from(policy.name()), policy));
-        Self { policies: Arc::new(by_name.collect()), store, clock }
+        Self { policies: Arc::new(by_name.collect()), plans: None, store, clock }
+    }
+
+    /// The same limiter, which asks `plans` for the policy of each key that is charged under the
+    /// policy named `policy`; that one holds for keys of which they say nothing. Give plans its
+    /// name: then used units stay used when a key changes its plan. A plan of another kind (one of
+    /// the two a concurrency policy) does not apply.
+    ///
+    /// Plans are asked at every call, so they must answer at once and must not panic.
+    /// `tollway_memory::Plans` makes such a source of any function: it keeps what the function
+    /// says, and what it said last where it fails or panics.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such policy.
+    pub fn with_plans(
+        self,
+        policy: &str,
+        plans: Arc<dyn PlanSource>,
+    ) -> Result<Self, UnknownPolicy> {
+        if !self.policies.contains_key(policy) {
+            let policies = self.policies;
+            return Err(UnknownPolicy { asked: String::from(policy), policies });
+        }
+        let mut all = self.plans.as_deref().cloned().unwrap_or_default();
+        all.insert(String::from(policy), plans);
+        Ok(Self { plans: Some(Arc::new(all)), ..self })
     }
 
     /// The policies, by name.
@@ -65,39 +95,39 @@ impl StoreLimiter {
     /// Takes every charge if all are allowed, or none.
     #[inline]
     pub fn check(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
-        self.store.check(charges, self.clock.now())
+        self.ask(charges, |charges, now| self.store.check(charges, now))
     }
 
     /// Takes one charge where all that matters is whether it is allowed; see [`Store::admit`].
     #[inline]
     pub fn admit(&self, charge: &Charge<'_>) -> Option<Answer<Verdict>> {
-        self.store.admit(charge, self.clock.now())
+        self.ask_one(charge, |charge, now| self.store.admit(charge, now))
     }
 
     /// What [`Self::check`] would answer, with nothing taken.
     pub fn peek(&self, charges: &[Charge<'_>]) -> Answer<Verdict> {
-        self.store.peek(charges, self.clock.now())
+        self.ask(charges, |charges, now| self.store.peek(charges, now))
     }
 
     /// Takes as many units as there are, up to the cost of the charge.
     pub fn take(&self, charge: &Charge<'_>) -> Answer<Grant> {
-        self.store.take(charge, self.clock.now())
+        self.ask_one(charge, |charge, now| self.store.take(charge, now))
     }
 
     /// Gives the charge's units back.
     pub fn refund(&self, charge: &Charge<'_>) -> Answer<Snapshot> {
-        self.store.refund(charge, self.clock.now())
+        self.ask_one(charge, |charge, now| self.store.refund(charge, now))
     }
 
     /// Forgets the charge's key under its policy.
     pub fn reset(&self, charge: &Charge<'_>) -> Answer<()> {
-        self.store.reset(charge, self.clock.now())
+        self.ask_one(charge, |charge, now| self.store.reset(charge, now))
     }
 
     /// Takes every charge if all are allowed, to be settled later.
     #[inline]
     pub fn reserve(&self, charges: &[Charge<'_>]) -> Answer<Reserved> {
-        self.store.reserve(charges, self.clock.now())
+        self.ask(charges, |charges, now| self.store.reserve(charges, now))
     }
 
     /// Settles a reservation at its real costs; see [`Store::commit`].
@@ -134,6 +164,34 @@ impl StoreLimiter {
         Ok((verdict, permit))
     }
 
+    /// Asks by the plans of the keys, at the time that it is.
+    #[inline]
+    fn ask<R>(&self, charges: &[Charge<'_>], ask: impl FnOnce(&[Charge<'_>], Timestamp) -> R) -> R {
+        let now = self.clock.now();
+        match &self.plans {
+            None => ask(charges, now),
+            Some(sources) => {
+                let plans = plans_of(sources, charges, now);
+                let planned: Vec<Charge<'_>> = charges
+                    .iter()
+                    .zip(&plans)
+                    .map(|(charge, plan)| match plan {
+                        Some(policy) => Charge { policy, ..*charge },
+                        None => *charge,
+                    })
+                    .collect();
+                ask(&planned, now)
+            }
+        }
+    }
+
+    #[inline]
+    fn ask_one<R>(&self, charge: &Charge<'_>, ask: impl FnOnce(&Charge<'_>, Timestamp) -> R) -> R {
+        self.ask(core::slice::from_ref(charge), |charges, now| {
+            ask(charges.first().unwrap_or(charge), now)
+        })
+    }
+
     /// The store.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
@@ -143,6 +201,21 @@ impl StoreLimiter {
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
+}
+
+/// The plans of the keys that have any. Out of the way of limiters without plans.
+#[cold]
+fn plans_of(
+    sources: &PlansByPolicy,
+    charges: &[Charge<'_>],
+    now: Timestamp,
+) -> Vec<Option<Arc<Policy>>> {
+    let is_held = |policy: &Policy| matches!(policy.algorithm(), Algorithm::Concurrency(_));
+    let plan = |charge: &Charge<'_>| {
+        let plan = sources.get(charge.policy.name())?.plan(charge.key.as_bytes(), now)?;
+        (is_held(&plan) == is_held(charge.policy)).then_some(plan)
+    };
+    charges.iter().map(plan).collect()
 }
 
 impl fmt::Debug for StoreLimiter {

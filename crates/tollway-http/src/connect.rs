@@ -15,7 +15,7 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -53,6 +53,26 @@ pub struct Options<'a> {
     pub timeout: Duration,
     /// Idle connections that are kept.
     pub idle_max: usize,
+    /// What this client shows to servers that ask for a certificate.
+    pub identity: Option<Identity<'a>>,
+    /// The name that the server's certificate must be good for, in place of the URL's host.
+    pub server_name: Option<&'a str>,
+}
+
+/// A certificate chain and its key, both in PEM.
+#[derive(Clone, Copy)]
+pub struct Identity<'a> {
+    /// The chain.
+    pub certificate_pem: &'a [u8],
+    /// The key.
+    pub key_pem: &'a [u8],
+}
+
+impl std::fmt::Debug for Identity<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The key is a secret.
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
 }
 
 /// Whether an error means that nothing was sent: there was no connection, or it was closed before
@@ -87,10 +107,13 @@ where
 ///
 /// # Errors
 ///
-/// If the certificates to trust cannot be read.
+/// If the certificates to trust or to show cannot be read, or the server's name is none.
 pub fn connector(options: &Options<'_>) -> io::Result<Connector> {
-    let tls = tls(options.versions, options.roots_pem)?;
-    Ok(Connector { tls, unix: options.unix.map(Arc::from), timeout: options.timeout })
+    let tls = tls(options)?;
+    let named = |name: &str| ServerName::try_from(name.to_owned()).map_err(io::Error::other);
+    let server_name = options.server_name.map(named).transpose()?;
+    let unix = options.unix.map(Arc::from);
+    Ok(Connector { tls, unix, timeout: options.timeout, server_name })
 }
 
 /// A pool of the connections that `connector` opens.
@@ -111,9 +134,9 @@ where
     builder.build(connector)
 }
 
-fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector> {
+fn tls(options: &Options<'_>) -> io::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
-    match roots_pem {
+    match options.roots_pem {
         Some(pem) => {
             for certificate in CertificateDer::pem_slice_iter(pem) {
                 let certificate = certificate.map_err(io::Error::other)?;
@@ -125,12 +148,20 @@ fn tls(versions: Versions, roots_pem: Option<&[u8]>) -> io::Result<TlsConnector>
         }
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let offered: &[&[u8]] = match versions {
+        .with_root_certificates(roots);
+    let mut config = match options.identity {
+        None => builder.with_no_client_auth(),
+        Some(Identity { certificate_pem, key_pem }) => {
+            let chain = CertificateDer::pem_slice_iter(certificate_pem).collect::<Result<_, _>>();
+            let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(io::Error::other)?;
+            let chain = chain.map_err(io::Error::other)?;
+            builder.with_client_auth_cert(chain, key).map_err(io::Error::other)?
+        }
+    };
+    let offered: &[&[u8]] = match options.versions {
         Versions::Negotiated => &[b"h2", b"http/1.1"],
         Versions::Http1 => &[b"http/1.1"],
         Versions::Http2 => &[b"h2"],
@@ -145,6 +176,7 @@ pub struct Connector {
     tls: TlsConnector,
     unix: Option<Arc<Path>>,
     timeout: Duration,
+    server_name: Option<ServerName<'static>>,
 }
 
 impl Service<Uri> for Connector {
@@ -157,15 +189,20 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (tls, unix, timeout) = (self.tls.clone(), self.unix.clone(), self.timeout);
+        let Self { tls, unix, timeout, server_name } = self.clone();
         Box::pin(async move {
-            let opened = tokio::time::timeout(timeout, open(tls, unix, uri)).await;
+            let opened = tokio::time::timeout(timeout, open(tls, unix, server_name, uri)).await;
             opened.map_err(|_| BoxError::from("no connection in time"))?.map(TokioIo::new)
         })
     }
 }
 
-async fn open(tls: TlsConnector, unix: Option<Arc<Path>>, uri: Uri) -> Result<Stream, BoxError> {
+async fn open(
+    tls: TlsConnector,
+    unix: Option<Arc<Path>>,
+    server_name: Option<ServerName<'static>>,
+    uri: Uri,
+) -> Result<Stream, BoxError> {
     let host = uri.host().ok_or("no host")?.trim_matches(['[', ']']).to_owned();
     let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
     let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
@@ -180,7 +217,8 @@ async fn open(tls: TlsConnector, unix: Option<Arc<Path>>, uri: Uri) -> Result<St
     if !is_tls {
         return Ok(Stream::Plain(socket));
     }
-    let stream = tls.connect(ServerName::try_from(host)?, socket).await?;
+    let server_name = server_name.map_or_else(|| ServerName::try_from(host), Ok)?;
+    let stream = tls.connect(server_name, socket).await?;
     Ok(Stream::Tls(Box::new(stream)))
 }
 

@@ -27,6 +27,25 @@ pub trait Table: Copy + Debug + Ord + Send + 'static {
     fn index(self) -> u8;
 }
 
+/// Says of an enumeration that has `ALL` and `name`, as [`tollway_core::named_enum`] makes them,
+/// that its variants are tables.
+#[macro_export]
+macro_rules! tables_by_name {
+    ($($tables:ty),+) => {
+        $(impl $crate::Table for $tables {
+            const ALL: &'static [Self] = &Self::ALL;
+
+            fn name(self) -> &'static str {
+                Self::name(self)
+            }
+
+            fn index(self) -> u8 {
+                self as u8
+            }
+        })+
+    };
+}
+
 /// A table whose rows are found by two numbers.
 pub trait NumberedTable: Table {
     /// How often a row is written.

@@ -7,6 +7,7 @@
 //! | `GET /admin/` and its script and style | see `page` | a page that shows the two below |
 //! | `GET /admin/status` | to look | upstream, store, who waits, refusals, the last changes |
 //! | `GET /admin/buckets?cursor=&max=` | to look | buckets of all credentials, a page at a time |
+//! | `GET /admin/models` | to look | who used most of the budgets of models |
 //! | `POST /admin/unlock?credential=[&bucket=]` | to act | forgets what blocks |
 //! | `POST /admin/drain?credential=&bucket=` | to act | refuses what waits |
 //!
@@ -59,6 +60,7 @@ pub(super) async fn answer(
         (&Method::GET, "/admin/status") => page::status(state),
         (&Method::GET, "/metrics") => text_response(StatusCode::OK, state.metrics.text(state)),
         (&Method::GET, "/admin/buckets") => buckets(state, query).await,
+        (&Method::GET, "/admin/models") => models(state),
         (&Method::POST, _) if !may_act(state, request.headers()) => forbidden(),
         (&Method::POST, "/admin/unlock") => unlock(state, query).await,
         (&Method::POST, "/admin/drain") => drain(state, query).await,
@@ -177,6 +179,14 @@ fn why(why: &Why) -> Value {
         "what": why.what.as_deref().map(shown),
         "for": why.left.map(|left| left.as_secs_f64()),
     })
+}
+
+fn models(state: &State) -> Response<Body> {
+    let Some(models) = &state.models else {
+        return text_response(StatusCode::NOT_FOUND, "there are no budgets of models\n");
+    };
+    let view = models.spending().view(|rule| models.name(rule));
+    json_response(StatusCode::OK, &view)
 }
 
 async fn unlock(state: &State, query: &str) -> Response<Body> {

@@ -148,6 +148,12 @@ impl<B: HttpBody<Data = Bytes, Error = BoxError> + Unpin> PeekedBody<B> {
         while let Some(Ok(_)) = next().await {}
     }
 
+    /// All pieces, if nothing is left to be read.
+    pub(super) fn whole(&self) -> Option<Vec<Bytes>> {
+        let pieces = self.chunks.iter().filter_map(Frame::data_ref).cloned();
+        self.rest.is_none().then(|| pieces.collect())
+    }
+
     /// What was read, in one piece.
     pub(super) fn beginning(&self) -> Bytes {
         let mut chunks = self.chunks.iter().filter_map(Frame::data_ref);

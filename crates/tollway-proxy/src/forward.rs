@@ -19,9 +19,9 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::header::{EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT_ENCODING, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -32,6 +32,7 @@ use crate::body::{Body, TimedBody};
 use crate::credential::{Account, CredentialId};
 use crate::exchange::{Arrived, Exchange, Finish};
 use crate::fields::{self, RequestOptions};
+use crate::models::{self, Call, Form, Hold, ModelBudgets};
 use crate::refusal::Cause;
 use crate::tunnel::{self, Wish};
 use crate::upload::{LentBody, ReplayBuffer, Upload};
@@ -98,6 +99,8 @@ pub(super) struct ForwardedRequest {
     /// Whether it asks to go on with another protocol.
     pub(super) is_upgrade: bool,
     wish: Mutex<Option<Wish>>,
+    /// What a call of a model holds of its budgets.
+    hold: Mutex<Option<Hold>>,
 }
 
 impl ForwardedRequest {
@@ -158,6 +161,7 @@ impl ForwardedRequest {
             upload,
             is_upgrade: wish.is_some(),
             wish: Mutex::new(wish),
+            hold: Mutex::new(None),
             state: Arc::clone(state),
         };
         forwarded.look_up()?;
@@ -182,7 +186,43 @@ impl ForwardedRequest {
             self.route = profile.route_with_body(method, &self.target, &beginning);
             self.held += beginning.len() as u64;
         }
+        if let Some(models) = self.state.models.clone() {
+            self.admit_call(&models, &mut body).await?;
+        }
         Ok(body)
+    }
+
+    /// Reserves what a call of a model is expected to use.
+    async fn admit_call(
+        &mut self,
+        models: &Arc<ModelBudgets>,
+        body: &mut LentBody,
+    ) -> Result<(), Cause> {
+        let Some((form, model)) = Form::of(self.method.as_str(), &self.target) else {
+            return Ok(());
+        };
+        let whole = body.peek_whole(models.body_bytes_max()).await.map_err(|_| BROKEN_OFF)?;
+        let pieces = whole.ok_or(Cause::TooLarge)?;
+        let bytes: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+        // What is kept for another try is counted already.
+        let is_counted = bytes <= self.state.settings.replay_bytes_max as u64;
+        if !is_counted && !self.place.extend(bytes) {
+            return Err(Cause::Full);
+        }
+        let call = Call::read(form, model, &pieces);
+        let call = call.map_err(|wrong| Cause::BadRequest(wrong.0.into()))?;
+        let hold = models.admit(call, &self.headers, self.account.id, self.deadline).await;
+        let hold = hold.map_err(|denial| Cause::Budget(form, Box::new(denial)))?;
+        if hold.is_some() {
+            // What is packed cannot be counted.
+            self.headers.remove(ACCEPT_ENCODING);
+        }
+        *self.hold.get_mut().unwrap_or_else(PoisonError::into_inner) = hold;
+        Ok(())
+    }
+
+    fn hold(&self) -> MutexGuard<'_, Option<Hold>> {
+        self.hold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn run(self: Arc<Self>, first: LentBody) -> Result<Response<Body>, Cause> {
@@ -242,7 +282,15 @@ impl ForwardedRequest {
         };
         // It may go on after the client has left, and counts for as long: it holds the place.
         let exchange = Exchange { request: Arc::clone(self), permit, suspect };
-        Finish::new(exchange.run(request)).await
+        let Some(()) = self.hold().as_mut().map(|hold| hold.sent(true)) else {
+            return Finish::new(exchange.run(request)).await;
+        };
+        // A model that nobody listens to would go on at somebody's cost: it ends with its client.
+        let outcome = exchange.run(request).await;
+        if matches!(outcome, Err(Cause::NoConnection)) {
+            let _ = self.hold().as_mut().map(|hold| hold.sent(false));
+        }
+        outcome
     }
 
     /// Waits for the upstream to be there, and for a permit, while the client sends its body.
@@ -328,6 +376,10 @@ impl ForwardedRequest {
         if let Ok(value) = HeaderValue::try_from(format!("{:.3}", arrived.waited.as_secs_f64())) {
             head.headers.insert(WAITED, value);
         }
+        let body = match self.hold().take() {
+            Some(hold) => models::metered(hold, &head, body),
+            None => body,
+        };
         let timed = TimedBody::new(body, self.state.settings.idle_timeout);
         Response::from_parts(head, timed.holding(Arc::clone(&self.place)).boxed_unsync())
     }

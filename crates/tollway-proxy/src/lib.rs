@@ -34,6 +34,7 @@ mod guard;
 mod labelled;
 mod listen;
 mod metrics;
+mod models;
 mod not_found_cache;
 mod page;
 mod reachability;
@@ -56,6 +57,7 @@ use tokio::task::JoinHandle;
 
 pub use credential::{CredentialId, OpenLedger};
 pub use guard::Guard;
+pub use models::{ModelBudgets, ModelRules, ModelRulesError};
 pub use settings::{Admin, Settings, Upstream, UpstreamError};
 pub use store::SharedStore;
 pub use tollway_http::connect::Versions;
@@ -88,6 +90,8 @@ pub struct Parts {
     pub ledgers: OpenLedger,
     /// The budget of invalid requests, if the upstream bans for them.
     pub guard: Option<Guard>,
+    /// Budgets of language models, if there are any.
+    pub models: Option<ModelBudgets>,
     /// Roots to trust instead of the system's, in PEM.
     pub roots_pem: Option<Vec<u8>>,
     /// Bounds and times.
@@ -114,6 +118,7 @@ struct State {
     reachability: Arc<Reachability>,
     accounts: Accounts,
     guard: Option<Arc<Guard>>,
+    models: Option<Arc<ModelBudgets>>,
     missing: NotFoundCache,
     room: Arc<Room>,
     /// Places for tunnels.
@@ -136,13 +141,15 @@ impl Proxy {
     ///
     /// If the roots to trust cannot be read.
     pub fn new(parts: Parts) -> io::Result<Self> {
-        let Parts { upstream, profile, ledgers, guard, roots_pem, settings } = parts;
+        let Parts { upstream, profile, ledgers, guard, models, roots_pem, settings } = parts;
         let options = connect::Options {
             versions: settings.versions,
             roots_pem: roots_pem.as_deref(),
             unix: None,
             timeout: settings.connect_timeout,
             idle_max: IDLE_MAX,
+            identity: None,
+            server_name: None,
         };
         let connector = connect::connector(&options)?;
         let upgrades = connect::Options { versions: Versions::Http1, ..options };
@@ -168,6 +175,7 @@ impl Proxy {
             upstream,
             profile,
             guard,
+            models: models.map(Arc::new),
             stopping,
         };
         let state = Arc::new(state);

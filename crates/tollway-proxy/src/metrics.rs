@@ -33,7 +33,7 @@ impl Bounds for WaitBounds {
 }
 
 /// Every word of [`Cause::word`].
-const CAUSES: [&str; 16] = [
+const CAUSES: [&str; 18] = [
     "bad-request",
     "cross-site",
     "no-page",
@@ -46,6 +46,8 @@ const CAUSES: [&str; 16] = [
     "unauthorized",
     "missing",
     "guarded",
+    "budget",
+    "too-large",
     "no-connection",
     "broken",
     "late",
@@ -163,6 +165,9 @@ impl Metrics {
         let help = "Whether the upstream could be reached when it was last tried.";
         let is_up = f64::from(u8::from(state.events.is_upstream_up()));
         text.gauge("tollway_proxy_upstream_up", help, is_up);
+        if let Some(models) = &state.models {
+            models.spending().write(&mut text);
+        }
         state.labelled.write(&mut text);
         text.finish()
     }

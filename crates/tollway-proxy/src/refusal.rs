@@ -12,8 +12,14 @@ use tollway_core::fields::seconds_up;
 
 use crate::body::Body;
 use crate::credential::NoAccount;
+use crate::models::{Denial, Form};
 use tollway_upstream::budget::{Reason, Refusal};
 
+/// The budget that has no room.
+const BUDGET: HeaderName = HeaderName::from_static("x-tollway-budget");
+/// What libraries of model APIs look at.
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Tells the proxy's own answers from the upstream's.
 const BY: HeaderName = HeaderName::from_static("x-tollway-answer");
 
@@ -37,6 +43,10 @@ pub(super) enum Cause {
     Missing(Duration),
     /// Too many invalid requests: one more could bring a ban.
     Guarded(Duration),
+    /// A budget of models has no room.
+    Budget(Form, Box<Denial>),
+    /// The body of a call is larger than can be read.
+    TooLarge,
     /// No connection to the upstream.
     NoConnection,
     /// The upstream broke off before the head of its answer.
@@ -63,6 +73,9 @@ impl Cause {
             Self::Refused(refusal) => refusal.to_string(),
             _ => message.to_owned(),
         };
+        if let Self::Budget(form, denial) = self {
+            return budget_response(*form, denial);
+        }
         let body = json!({
             "type": "about:blank",
             "title": status.canonical_reason(),
@@ -117,6 +130,8 @@ impl Cause {
                 Some(*wait),
                 "so many invalid requests that one more could cause a ban",
             ),
+            Self::Budget(_, denial) => ("budget", denial.status, denial.wait, &denial.message),
+            Self::TooLarge => ("too-large", 413, None, "the body is too large to be read"),
             Self::NoConnection => ("no-connection", 502, None, "no connection to the upstream"),
             Self::Broken => ("broken", 502, None, "the upstream broke off before it answered"),
             Self::Late => ("late", 504, None, "the upstream did not answer in time"),
@@ -132,6 +147,30 @@ impl From<NoAccount> for Cause {
             NoAccount::Unavailable => Self::Refused(Refusal { reason: Reason::Unavailable, wait }),
         }
     }
+}
+
+/// A refusal in the words of the API, with all that its libraries look at.
+fn budget_response(form: Form, denial: &Denial) -> Response<Body> {
+    let status = StatusCode::from_u16(denial.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+    let mut response = json_response(status, &denial.body(form));
+    let headers = response.headers_mut();
+    headers.insert(BY, HeaderValue::from_static("budget"));
+    headers.insert(VIA, HeaderValue::from_static("1.1 tollway"));
+    if let Some(Ok(name)) = denial.budget.as_deref().map(HeaderValue::from_str) {
+        headers.insert(BUDGET, name);
+    }
+    match denial.wait {
+        Some(wait) => {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds_up(wait).max(1)));
+            let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+            headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis.max(1)));
+        }
+        // No wait helps.
+        None => {
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
+    }
+    response
 }
 
 /// A JSON answer.

@@ -127,6 +127,16 @@ impl LentBody {
         Ok(rest.source.beginning())
     }
 
+    /// Reads all of it, if it is no more than `bytes_max`; none if it is more.
+    pub(super) async fn peek_whole(
+        &mut self,
+        bytes_max: u64,
+    ) -> Result<Option<Vec<Bytes>>, BoxError> {
+        let Some(rest) = self.rest.as_mut() else { return Ok(Some(Vec::new())) };
+        rest.source.fill(|bytes| bytes <= bytes_max).await?;
+        Ok(rest.source.whole())
+    }
+
     /// Reads all of it that can be kept, so that a client that leaves meanwhile is noticed: what
     /// is not read hides the end of the connection behind it.
     ///

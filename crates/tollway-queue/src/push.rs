@@ -91,6 +91,8 @@ impl Push {
             unix: None,
             timeout: target.timeout,
             idle_max: target.concurrency,
+            identity: None,
+            server_name: None,
         };
         let pool = connect::pool(&options)
             .map_err(|error| Error::invalid("the certificates cannot be used").caused_by(error))?;

@@ -29,12 +29,14 @@ mod batching;
 mod decode;
 mod encode;
 mod estimate;
+mod leases;
 mod manage;
 mod operations;
 mod queue_settings;
 mod recurring;
 mod repeating_client;
 mod script;
+mod views;
 mod watch;
 
 use std::collections::HashMap;

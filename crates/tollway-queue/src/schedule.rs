@@ -42,7 +42,7 @@ pub(crate) use cooling::Edge;
 #[cfg(feature = "redis")]
 pub(crate) use dispatch::runs_already;
 #[cfg(feature = "redis")]
-pub(crate) use estimate::{Bound, Position, served_before, wait_for_all};
+pub(crate) use estimate::{Bound, Position, estimate, served_before};
 pub(crate) use gate::Gate;
 #[cfg(feature = "redb")]
 pub(crate) use gates::Gates;

@@ -7,14 +7,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
 use tollway_core::civil::Window;
-use tollway_core::fixed_window::Anchor;
 use tollway_core::gcra::Gcra;
-use tollway_core::{Algorithm, Policy, SKEW, State, Timestamp};
+use tollway_core::{Algorithm, Policy, State, Timestamp};
 
 use crate::numbers::Mark;
 use crate::packed_bytes::put_double;
-use crate::script_numbers::{Amount, Scale, UNITS_MAX, amount, gcd, nanos, pair, units};
-use crate::state_value::{self, Return};
+use crate::script_numbers::{Amount, amount, pair, units};
+use crate::state_value::{self, Return, constants};
 
 /// A policy, and what a script must be told of it.
 #[derive(Debug)]
@@ -258,48 +257,4 @@ impl EncodedPolicy {
     pub(crate) fn now_mixed(&self) {
         self.is_mixed.store(true, Ordering::Release);
     }
-}
-
-/// The kind of an algorithm and its constants, in the order that its script names them.
-fn constants(algorithm: &Algorithm, believes: bool) -> (u8, Vec<u64>) {
-    match algorithm {
-        Algorithm::Gcra(gcra) => {
-            let quota = gcra.quota();
-            let mut constants = amount(algorithm, quota.burst()).to_vec();
-            constants.push(Scale::of(quota).ticks);
-            constants.push(if believes { UNITS_MAX } else { SKEW.as_micros() as u64 });
-            (1, constants)
-        }
-        Algorithm::LeakyBucket(bucket) => {
-            let [us, ns] = pair(nanos(bucket.interval()));
-            (2, vec![bucket.size(), bucket.drip_size(), us, ns])
-        }
-        Algorithm::FixedWindow(window) => {
-            let [us, ns] = pair(nanos(window.quota().period()));
-            let anchor = u64::from(window.anchor() == Anchor::FirstRequest);
-            (3, vec![window.quota().units(), us, ns, anchor])
-        }
-        Algorithm::SlidingWindow(window) => {
-            let period_ns = nanos(window.period());
-            let common = gcd(period_ns, window.buckets());
-            let ([us, ns], [whole_us, whole_ns]) = (pair(period_ns), pair(period_ns / common));
-            (4, vec![window.limit(), us, ns, window.buckets() / common, whole_us, whole_ns])
-        }
-        Algorithm::Concurrency(limit) => {
-            let [us, ns] = pair(nanos(limit.lease()));
-            (5, vec![limit.limit(), us, ns, if believes { UNITS_MAX } else { 0 }])
-        }
-        Algorithm::CalendarWindow(window) => {
-            (6, vec![window.units(), window.carry(), window.grace()])
-        }
-        // No script knows a tree of owners: its buckets are of other kinds, and another service
-        // that is the store takes the policy's name.
-        Algorithm::Shares(_) => (0, Vec::new()),
-        _ => unreachable_kind(),
-    }
-}
-
-/// The core has six algorithms; another one comes with its script.
-pub(crate) fn unreachable_kind() -> ! {
-    unreachable!("every algorithm of the core has a script")
 }

@@ -184,25 +184,12 @@ impl Lease {
 mod tests {
     use std::time::Duration;
 
-    use tollway_core::{Mode, OnStoreError, Policy};
-
     use super::*;
-    use crate::encoded_policy::EncodedPolicy;
 
     const TERMS: LeaseTerms = LeaseTerms { units_max: 64, time: Duration::from_secs(60) };
 
     fn part(key: &[u8]) -> KeyCharge {
-        KeyCharge {
-            key: key.to_vec(),
-            encoded: Arc::new(EncodedPolicy::new(&Policy::parse("api", "5/1m").unwrap())),
-            units: 1,
-            mode: Mode::Enforce,
-            on_store_error: OnStoreError::Deny,
-            returns: false,
-            place: 0,
-            carried: None,
-            shared: None,
-        }
+        KeyCharge::of_limit(key, "5/1m", 1)
     }
 
     #[test]

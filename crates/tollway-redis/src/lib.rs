@@ -54,6 +54,7 @@ mod split_policy;
 mod state_value;
 mod status;
 mod store;
+mod usage_book;
 mod versioned_hash;
 
 pub use connection::check_url;
@@ -62,6 +63,7 @@ pub use remote::RemoteStore;
 pub use settings::{Certificates, Denials, LeaseTerms, PolicySettings, Settings};
 pub use status::Status;
 pub use store::RedisStore;
+pub use usage_book::{UsageBook, UsageBounds, UsageChange, UsageRow, UsageRows, UsageWindow};
 pub use versioned_hash::{
     HashBounds, HashChange, HashChanged, HashContent, HashNews, HashVersion, LOOK_EVERY,
     VersionedHash,

@@ -73,6 +73,23 @@ pub(crate) struct CarriedValue {
 }
 
 impl KeyCharge {
+    /// A charge of so many units to a key of a policy of this limit, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_limit(key: &[u8], limit: &str, units: u64) -> Self {
+        let policy = tollway_core::Policy::parse("api", limit).unwrap();
+        Self {
+            key: key.to_vec(),
+            encoded: Arc::new(EncodedPolicy::new(&policy)),
+            units,
+            mode: Mode::Enforce,
+            on_store_error: OnStoreError::Deny,
+            returns: false,
+            place: 0,
+            carried: None,
+            shared: None,
+        }
+    }
+
     /// What the charge asks for, as a script compares it. One above the limit is denied like
     /// anything above it, and its sums stay exact.
     pub(crate) fn asked(&self) -> Amount {

@@ -114,25 +114,10 @@ fn constants(part: &KeyCharge) -> [f64; 5] {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use tollway_core::{OnStoreError, Policy};
-
     use super::*;
-    use crate::encoded_policy::EncodedPolicy;
 
     fn argument_len(limits: &[(&str, u64)]) -> usize {
-        let part = |&(limit, units): &(&str, u64)| KeyCharge {
-            key: Vec::new(),
-            encoded: Arc::new(EncodedPolicy::new(&Policy::parse("api", limit).unwrap())),
-            units,
-            mode: Mode::Enforce,
-            on_store_error: OnStoreError::Deny,
-            returns: false,
-            place: 0,
-            carried: None,
-            shared: None,
-        };
+        let part = |&(limit, units): &(&str, u64)| KeyCharge::of_limit(&[], limit, units);
         let parts: Vec<_> = limits.iter().map(part).collect();
         let manner = Manner::default();
         numbers(&parts, parts.len(), &vec![[0; 8]; parts.len()], manner).len()

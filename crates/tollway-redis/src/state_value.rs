@@ -1,4 +1,5 @@
-//! What a state looks like in the store: the values that scripts write, read and written here.
+//! What an algorithm is in the store: the constants that its script takes, and its states, the
+//! values that scripts write, read and written here.
 //!
 //! ```text
 //!   value    | head | what the algorithm's script draws | returns, 53 bytes each ... |
@@ -8,15 +9,15 @@
 //! A GCRA state looks so wherever it leaves its ledger. `scripts/decide.lua` draws a return.
 
 use tollway_core::concurrency::{self, Hold};
+use tollway_core::fixed_window::Anchor;
 use tollway_core::gcra::{self, Gcra};
 use tollway_core::sliding_window::{self, Cell, SlidingWindow};
-use tollway_core::{Algorithm, State, Timestamp};
+use tollway_core::{Algorithm, SKEW, State, Timestamp};
 use tollway_core::{calendar_window, fixed_window, leaky_bucket};
 
-use crate::encoded_policy::unreachable_kind;
 use crate::numbers::Mark;
 use crate::packed_bytes::{Reader, put_number};
-use crate::script_numbers::{Scale, UNITS_MAX, amount, moment, nanos, pair, units};
+use crate::script_numbers::{Scale, UNITS_MAX, amount, gcd, moment, nanos, pair, units};
 
 /// The bytes of a head.
 pub(crate) const HEAD_LEN: usize = 4;
@@ -32,6 +33,50 @@ pub(crate) struct Return {
     pub(crate) taken_at: Timestamp,
     /// The numbers under which they were taken: under others nobody knows what counts since when.
     pub(crate) mark: Mark,
+}
+
+/// The kind of an algorithm and its constants, in the order that its script names them.
+pub(crate) fn constants(algorithm: &Algorithm, believes: bool) -> (u8, Vec<u64>) {
+    match algorithm {
+        Algorithm::Gcra(gcra) => {
+            let quota = gcra.quota();
+            let mut constants = amount(algorithm, quota.burst()).to_vec();
+            constants.push(Scale::of(quota).ticks);
+            constants.push(if believes { UNITS_MAX } else { SKEW.as_micros() as u64 });
+            (1, constants)
+        }
+        Algorithm::LeakyBucket(bucket) => {
+            let [us, ns] = pair(nanos(bucket.interval()));
+            (2, vec![bucket.size(), bucket.drip_size(), us, ns])
+        }
+        Algorithm::FixedWindow(window) => {
+            let [us, ns] = pair(nanos(window.quota().period()));
+            let anchor = u64::from(window.anchor() == Anchor::FirstRequest);
+            (3, vec![window.quota().units(), us, ns, anchor])
+        }
+        Algorithm::SlidingWindow(window) => {
+            let period_ns = nanos(window.period());
+            let common = gcd(period_ns, window.buckets());
+            let ([us, ns], [whole_us, whole_ns]) = (pair(period_ns), pair(period_ns / common));
+            (4, vec![window.limit(), us, ns, window.buckets() / common, whole_us, whole_ns])
+        }
+        Algorithm::Concurrency(limit) => {
+            let [us, ns] = pair(nanos(limit.lease()));
+            (5, vec![limit.limit(), us, ns, if believes { UNITS_MAX } else { 0 }])
+        }
+        Algorithm::CalendarWindow(window) => {
+            (6, vec![window.units(), window.carry(), window.grace()])
+        }
+        // No script knows a tree of owners: its buckets are of other kinds, and another service
+        // that is the store takes the policy's name.
+        Algorithm::Shares(_) => (0, Vec::new()),
+        _ => unreachable_kind(),
+    }
+}
+
+/// The core has six algorithms; another one comes with its script.
+pub(crate) fn unreachable_kind() -> ! {
+    unreachable!("every algorithm of the core has a script")
 }
 
 /// The kind of a value and the numbers that it is kept under.

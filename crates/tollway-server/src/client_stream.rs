@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tollway_http::RoomGuard;
 
 use crate::drain::Stop;
-use crate::metrics::Front;
+use crate::front::Front;
 use crate::worker::Worker;
 
 /// What one read takes at most, and so how long a pipeline is decided as one batch.

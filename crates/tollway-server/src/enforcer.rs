@@ -19,6 +19,7 @@ use tollway_memory::MemoryStore;
 
 use crate::adhoc::AdHoc;
 use crate::decide::Decider;
+use crate::descriptors::Domain;
 use crate::durable::DurableStore;
 use crate::metrics::{Exposition, Metrics, Tally};
 use crate::operator_changes::{NoRoom, OperatorChanges};
@@ -26,6 +27,7 @@ use crate::outage::{OF_POLICIES, OutageLog};
 use crate::own_quotas::{OwnQuotas, millis};
 use crate::rules::Rules;
 use crate::settings::Settings;
+use crate::shared_usage::UsageStore;
 use crate::top::{Ranking, Record, Seen, Tops, rankings};
 
 /// Where states live.
@@ -37,6 +39,8 @@ pub enum Backing {
     Durable(Arc<DurableStore>),
     /// Elsewhere, shared with other processes.
     Shared(Arc<dyn Store>),
+    /// Elsewhere; with what keys of durable policies used.
+    SharedWithUsage(Arc<UsageStore>),
 }
 
 /// The rules in force and everything that decisions under them need.
@@ -48,6 +52,7 @@ pub(crate) struct Enforcer {
     store: Arc<dyn Store>,
     memory: Option<Arc<MemoryStore>>,
     durable: Option<Arc<DurableStore>>,
+    shared_usage: Option<Arc<UsageStore>>,
     store_name: &'static str,
     outages: OutageLog,
     clock: Arc<dyn Clock>,
@@ -70,6 +75,10 @@ impl Enforcer {
         backing: Backing,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let shared_usage = match &backing {
+            Backing::SharedWithUsage(store) => Some(Arc::clone(store)),
+            _ => None,
+        };
         let (store, memory, durable): (Arc<dyn Store>, _, _) = match backing {
             Backing::Memory(memory) => (Arc::clone(&memory) as _, Some(memory), None),
             Backing::Durable(durable) => {
@@ -77,6 +86,7 @@ impl Enforcer {
                 (Arc::clone(&durable) as _, Some(memory), Some(durable))
             }
             Backing::Shared(store) => (store, None, None),
+            Backing::SharedWithUsage(store) => (store, None, None),
         };
         metrics.reloaded(clock.now());
         renew(&*store, &rules, clock.now());
@@ -88,6 +98,7 @@ impl Enforcer {
             outages: OutageLog::new(OF_POLICIES),
             memory,
             durable,
+            shared_usage,
             adhoc_tally: metrics.tally("", AdHoc::NAME),
             metrics,
             clock,
@@ -121,10 +132,25 @@ impl Enforcer {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.rules();
         let rules = rules.with_operator_changes(Arc::clone(before.operator_changes()));
-        let own = before.own_quotas().anew(&rules, millis(self.clock.now()));
-        self.put_in_force(rules.with_own_quotas(Arc::new(own)));
+        self.put_anew(&before, &rules.with_pushed_of(&before));
         drop(changing);
         self.metrics.reloaded(self.clock.now());
+    }
+
+    /// Puts the domains in force that a control plane has pushed, in place of those before.
+    pub(crate) fn replace_pushed(&self, domains: Vec<Domain>) {
+        let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.rules();
+        self.put_anew(&before, &before.with_pushed(domains));
+        drop(changing);
+        drop(before);
+        self.metrics.forget_unused();
+    }
+
+    /// Puts rules in force with the quotas of one's own that were in force before.
+    fn put_anew(&self, before: &Rules, rules: &Rules) {
+        let own = before.own_quotas().anew(rules, millis(self.clock.now()));
+        self.put_in_force(rules.with_own_quotas(Arc::new(own)));
     }
 
     fn put_in_force(&self, rules: Rules) {
@@ -192,6 +218,11 @@ impl Enforcer {
     /// The counts that are kept in a file, if there are any.
     pub(crate) fn durable(&self) -> Option<&DurableStore> {
         self.durable.as_deref()
+    }
+
+    /// The store elsewhere that keeps what keys used, if there is one.
+    pub(crate) fn shared_usage(&self) -> Option<&UsageStore> {
+        self.shared_usage.as_deref()
     }
 
     /// The clock.

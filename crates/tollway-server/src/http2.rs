@@ -30,7 +30,7 @@ use tokio::time::{Instant, timeout};
 use tollway_http::{Answers, FirstRequest, Room, RoomGuard, WriteTimeout};
 
 use crate::drain::Stop;
-use crate::metrics::Front;
+use crate::front::Front;
 use crate::settings::Limits;
 use crate::worker::Worker;
 

@@ -30,6 +30,7 @@ mod durable;
 mod endpoint;
 mod enforcer;
 mod fallback;
+mod front;
 mod grpc;
 mod http;
 mod http2;
@@ -57,6 +58,7 @@ mod run;
 mod server;
 mod service;
 mod settings;
+mod shared_usage;
 mod snapshot_log;
 mod stale;
 #[doc(hidden)]
@@ -67,6 +69,7 @@ mod top;
 mod traces;
 mod wait;
 mod worker;
+mod xds;
 
 pub use auth::{Auth, Role};
 pub use config_line::ConfigLine;
@@ -75,7 +78,8 @@ pub use descriptors::{DescriptorValues, Domain, Limit, Node};
 pub use durable::DurableStore;
 pub use endpoint::{Endpoint, UnixSocket};
 pub use enforcer::Backing;
-pub use metrics::{Counter, Front, Metrics, Tally};
+pub use front::Front;
+pub use metrics::{Counter, Metrics, Tally};
 pub use own_quotas::Keeper as OwnQuotaKeeper;
 pub use pattern::{KeyList, Pattern};
 pub use queues::{PlannedLimit, PlannedQueue, QueuePlan, Queues, open_queue_store};
@@ -85,8 +89,10 @@ pub use run::{Ended, until_told};
 pub use server::{Bound, Server};
 pub use service::{Origin, Service};
 pub use settings::{Limits, Settings};
+pub use shared_usage::UsageStore;
 #[cfg(feature = "otlp")]
 pub use traces::{Collector, Traces};
+pub use xds::XdsSettings;
 
 /// The program of the README is compiled and run with the tests.
 #[cfg(doctest)]

@@ -13,8 +13,8 @@ use tracing::warn;
 
 use crate::drain::Stop;
 use crate::endpoint::{Endpoint, UnixSocket};
+use crate::front::Front;
 use crate::http::Peer;
-use crate::metrics::Front;
 use crate::open_files::Places;
 use crate::service::Service;
 

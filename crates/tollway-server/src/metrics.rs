@@ -4,12 +4,13 @@
 //! are plain atomics added to once per batch, so that counting costs a pipelined decision nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollway_core::{ErrorKind, Timestamp, named_enum};
+use tollway_core::{ErrorKind, Timestamp};
 
 use crate::fallback::Fallback;
+use crate::front::Front;
 
 pub use tollway_http::metrics::Counter;
 pub(crate) use tollway_http::metrics::{BUCKETS, Bounds, Exposition};
@@ -79,19 +80,6 @@ impl Degraded {
     }
 }
 
-named_enum! {
-    /// A front of the service, as a label.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum Front {
-        /// RESP.
-        Resp = "resp",
-        /// HTTP.
-        Http = "http",
-        /// gRPC.
-        Grpc = "grpc",
-    }
-}
-
 /// What one front counts.
 #[derive(Debug, Default)]
 pub(crate) struct FrontCounts {
@@ -124,15 +112,32 @@ pub struct Metrics {
     /// Reloads that were refused because the configuration was wrong.
     pub(crate) reloads_failed: Counter,
     reloaded_at_s: AtomicU64,
+    /// How many tallies there have been: each has a number of its own.
+    tallies_made: AtomicU32,
 }
 
+/// Tallies that no rule has any more and that are kept all the same, so that a rule that comes back
+/// counts on. Whoever pushes rules may give them other names each time.
+const UNUSED_TALLIES_MAX: usize = 10_000;
+
 impl Metrics {
-    /// The tally of a policy, the same for as long as the service runs, whatever is reloaded.
+    /// The tally of a policy, the same for as long as the service runs, whatever is reloaded;
+    /// [`Self::forget_unused`] says until when.
     pub fn tally(&self, domain: &str, policy: &str) -> Arc<Tally> {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = u32::try_from(tallies.len() + 1).unwrap_or_default();
-        let new = || Arc::new(Tally { number, ..Tally::default() });
+        let number = || self.tallies_made.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let new = || Arc::new(Tally { number: number(), ..Tally::default() });
         Arc::clone(tallies.entry((domain.to_owned(), policy.to_owned())).or_insert_with(new))
+    }
+
+    /// Forgets the tallies that nothing counts in any more, once they are many.
+    pub(crate) fn forget_unused(&self) {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_used = |tally: &Arc<Tally>| Arc::strong_count(tally) > 1;
+        let unused = tallies.values().filter(|tally| !is_used(tally)).count();
+        if unused > UNUSED_TALLIES_MAX {
+            tallies.retain(|_, tally| is_used(tally));
+        }
     }
 
     /// Domain and policy of the tallies with these numbers.
@@ -270,6 +275,24 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tallies_without_rules_are_forgotten_once_they_are_many() {
+        let metrics = Metrics::default();
+        let used = metrics.tally("edge", "used");
+        used.allowed.add(1);
+        let count = || metrics.tallies.lock().unwrap().len();
+        for push in 0..3 {
+            for rule in 0..UNUSED_TALLIES_MAX / 2 {
+                metrics.tally("edge", &format!("{push}.{rule}"));
+            }
+            metrics.forget_unused();
+        }
+        assert_eq!(count(), 1, "all but the one that is used");
+        let numbers = [metrics.tally("", "a").number, metrics.tally("", "b").number];
+        assert!(used.number < numbers[0] && numbers[0] < numbers[1], "{numbers:?}");
+        assert_eq!(metrics.tally("edge", "used").allowed.get(), 1);
+    }
 
     #[test]
     fn counts_come_out_by_policy_and_decision() {

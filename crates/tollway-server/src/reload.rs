@@ -22,6 +22,7 @@ use crate::auth::Auth;
 use crate::config::{Config, Tls};
 use crate::logs::note;
 use crate::service::Service;
+use crate::xds::Xds;
 
 /// Reads the files again: rules, tokens, and certificates. On an error the rules and tokens in
 /// force stay, certificates that are wrong leave those in force, and either is remembered to be
@@ -135,6 +136,10 @@ fn needing_restart(service: &Service, config: &Config) -> Vec<&'static str> {
         (
             tls.is_some() && service.certificates().is_none(),
             "TLS is off: turning it on needs a restart",
+        ),
+        (
+            config.xds.as_ref() != service.xds().map(Xds::settings),
+            "xds stays as it is: another [xds] needs a restart",
         ),
         (splits_anew, "keys stay split as they are: to split them otherwise needs a restart"),
     ]

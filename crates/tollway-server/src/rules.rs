@@ -12,6 +12,7 @@
 //! shadow?  -> Treatment::Shadow   counted and decided, never denied
 //! ```
 
+mod domains;
 mod reasons;
 
 use std::collections::HashMap;
@@ -30,6 +31,7 @@ use crate::metrics::Tally;
 use crate::operator_changes::OperatorChanges;
 use crate::own_quotas::OwnQuotas;
 use crate::pattern::{KeyList, Listed, Pattern};
+use domains::Domains;
 use reasons::{LimitedBy, TreatedBy};
 
 /// The rules in force. A clone shares everything: rules do not change, they are replaced.
@@ -37,7 +39,7 @@ use reasons::{LimitedBy, TreatedBy};
 pub struct Rules {
     rules: Arc<[Rule]>,
     by_name: Arc<HashMap<String, usize>>,
-    domains: Arc<HashMap<String, Domain>>,
+    domains: Domains,
     lists: Arc<Lists>,
     shadow: bool,
     shadow_at: ConfigLine,
@@ -191,8 +193,7 @@ impl Rules {
     pub fn new(rules: Vec<Rule>, domains: Vec<Domain>, lists: Lists, shadow: bool) -> Self {
         let name = |(index, rule): (usize, &Rule)| (rule.policy.name().to_owned(), index);
         let by_name = Arc::new(rules.iter().enumerate().map(name).collect());
-        let domains = domains.into_iter().map(|domain| (domain.name().to_owned(), domain));
-        let (rules, domains, lists) = (rules.into(), Arc::new(domains.collect()), Arc::new(lists));
+        let (rules, domains, lists) = (rules.into(), Domains::new(domains), Arc::new(lists));
         let (shadow_at, operator_changes, own_quotas) = Default::default();
         Self { rules, by_name, domains, lists, shadow, shadow_at, operator_changes, own_quotas }
     }
@@ -242,16 +243,6 @@ impl Rules {
     /// The rule for the policy of this name.
     pub(crate) fn rule(&self, name: &str) -> Option<&Rule> {
         self.by_name.get(name).map(|&index| &self.rules[index])
-    }
-
-    /// The descriptor rules of this domain.
-    pub(crate) fn domain(&self, name: &str) -> Option<&Domain> {
-        self.domains.get(name)
-    }
-
-    /// The domains that have descriptor rules.
-    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
-        self.domains.values()
     }
 
     /// The policy of this name, of a rule or of a descriptor.

@@ -24,9 +24,9 @@ use tracing::debug;
 use crate::config::{Drain, Listen, Tls};
 use crate::drain::{Stop, Stopper};
 use crate::endpoint::Endpoint;
+use crate::front::Front;
 use crate::grpc::Probes;
 use crate::listen::{Handoff, Listener, Socket};
-use crate::metrics::Front;
 use crate::open_files::{Places, make_places};
 use crate::service::Service;
 use crate::tls::Certificates;
@@ -201,10 +201,7 @@ fn worker_count(workers: usize) -> usize {
 }
 
 fn bind(listen: &Listen) -> io::Result<Vec<Listener>> {
-    let fronts =
-        [(Front::Http, &listen.http), (Front::Grpc, &listen.grpc), (Front::Resp, &listen.resp)];
-    let bound =
-        fronts.into_iter().filter_map(|(front, endpoint)| Some((front, endpoint.as_ref()?)));
+    let bound = Front::ALL.into_iter().filter_map(|front| Some((front, listen.of(front)?)));
     bound.map(|(front, endpoint)| Listener::bind(front, endpoint)).collect()
 }
 

@@ -16,8 +16,10 @@ use tollway_http::Room;
 use crate::auth::{Auth, Refused, WrongTokens};
 use crate::config::Overrides;
 use crate::dashboard::{Dashboard, ProxyAdmin};
+use crate::descriptors::Domain;
 use crate::enforcer::{Backing, Enforcer};
-use crate::metrics::{Front, Metrics};
+use crate::front::Front;
+use crate::metrics::Metrics;
 use crate::own_quotas::Keeper;
 use crate::queues::Queues;
 use crate::quota_streams::QuotaStreams;
@@ -27,6 +29,7 @@ use crate::settings::Settings;
 use crate::snapshot_log::SnapshotLog;
 use crate::stale::Stale;
 use crate::tls::Certificates;
+use crate::xds::{Xds, XdsSettings};
 
 /// What every front shares.
 pub struct Service {
@@ -46,6 +49,7 @@ pub struct Service {
     certificates: OnceLock<Arc<Certificates>>,
     pub(crate) origin: Origin,
     queues: Option<Queues>,
+    xds: Option<Arc<Xds>>,
     own_quotas: Keeper,
     pub(crate) dashboard: Dashboard,
     /// In how many parts the store splits keys, by policy: it was told when it was opened.
@@ -91,6 +95,7 @@ impl Service {
             certificates: OnceLock::new(),
             origin: Origin::default(),
             queues: None,
+            xds: None,
             own_quotas: Keeper::default(),
             dashboard: Dashboard::default(),
             splits,
@@ -153,6 +158,29 @@ impl Service {
         Self { own_quotas, ..self }
     }
 
+    /// The same service, whose rules are also pushed by a control plane once it is followed.
+    #[must_use]
+    pub fn with_xds(self, settings: Option<XdsSettings>) -> Self {
+        Self { xds: settings.map(|settings| Arc::new(Xds::new(settings))), ..self }
+    }
+
+    /// Takes what a control plane pushes, for as long as this runs; ends at once if there is none.
+    pub async fn follow_xds(self: Arc<Self>) {
+        if let Some(xds) = self.xds.clone() {
+            xds.follow(self).await;
+        }
+    }
+
+    /// The control plane, if one pushes rules.
+    pub(crate) fn xds(&self) -> Option<&Xds> {
+        self.xds.as_deref()
+    }
+
+    /// Whether new work is wanted: not while it drains, nor before the first rules are there.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.is_draining() && self.xds().is_none_or(Xds::is_ready)
+    }
+
     /// Puts the quotas in force that are kept for single keys, and follows what other nodes change.
     /// To be called before the service is asked anything.
     pub async fn start_own_quotas(self: &Arc<Self>) {
@@ -189,6 +217,11 @@ impl Service {
     pub(crate) fn replace_rules(&self, rules: Rules) {
         self.enforcer.replace_rules(rules);
         self.stale.set_rules(None);
+    }
+
+    /// Puts the domains in force that a control plane has pushed.
+    pub(crate) fn replace_pushed(&self, domains: Vec<Domain>) {
+        self.enforcer.replace_pushed(domains);
     }
 
     /// Notes that a reload was refused; the rules in force stay.

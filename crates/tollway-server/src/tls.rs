@@ -6,7 +6,7 @@
 //! together, or not at all: a pair caught half replaced leaves the old one in force.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -20,7 +20,7 @@ use rustls::{CertificateError, RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::Tls;
-use crate::metrics::Front;
+use crate::front::Front;
 
 /// The certificates in force on all fronts.
 #[derive(Debug)]
@@ -87,6 +87,21 @@ pub(crate) fn mistakes(tls: &Tls) -> Vec<(&'static str, String)> {
         mistakes.push(("client_authority", error.to_string()));
     }
     mistakes
+}
+
+/// What is wrong with the files of a client, each with the field that names it: the authority that
+/// it trusts, and the certificate and key that it shows.
+pub(crate) fn mistakes_of_client(
+    authority: Option<&Path>,
+    identity: Option<&(PathBuf, PathBuf)>,
+) -> Vec<(&'static str, String)> {
+    let pair = identity.map(|(certificate, key)| {
+        let (certificate, key) = (certificate.clone(), key.clone());
+        mistakes(&Tls { certificate, key, client_authority: None })
+    });
+    let authority = authority.and_then(|file| roots(file).err());
+    let authority = authority.map(|error| ("authority", error.to_string()));
+    pair.unwrap_or_default().into_iter().chain(authority).collect()
 }
 
 /// The first of `hosts` that the certificate is good for, or else a name that it is good for.

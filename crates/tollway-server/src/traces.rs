@@ -25,7 +25,8 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
-use crate::metrics::{Counter, Front};
+use crate::front::Front;
+use crate::metrics::Counter;
 
 /// Spans that may wait for the sender.
 const QUEUE_MAX: usize = 4_096;

@@ -24,6 +24,7 @@ mod fault;
 #[cfg(feature = "loopback")]
 pub mod loopback;
 mod meter;
+mod model;
 mod route;
 mod say;
 mod spec;
@@ -41,6 +42,8 @@ pub use counters::{Arrival, BucketCount, Counters};
 pub use fault::{Ending, Fault, Scheduled};
 use meter::Meter;
 pub use meter::{LimitSpec, Standing, Window};
+use model::{Call, Due};
+pub use model::{ModelApi, ModelLimitSpec, ModelSpec, Piece, UsageTold};
 use route::Match;
 use say::Saying;
 pub use spec::{BanSpec, BucketSpec, Example, RouteSpec, Scope, Spec, SpecError, SubLimitSpec};
@@ -70,6 +73,12 @@ pub struct Response {
     pub fields: Vec<(String, String)>,
     /// The body.
     pub body: String,
+    /// The parts that the body is sent in; none if it is sent whole.
+    pub pieces: Vec<Piece>,
+    /// Time before each part.
+    pub every: Duration,
+    /// Tokens that a model made for it.
+    pub tokens: u64,
     /// How long it stays under way.
     pub delay: Duration,
     /// Whether it arrives whole.
@@ -102,6 +111,7 @@ enum MeterKey {
     Global { credential: String },
     Bucket { credential: String, bucket: String, major: String },
     Sub { credential: String, route: usize, major: String },
+    Model { credential: String, model: String, dimension: &'static str },
 }
 
 /// Why a request was not served.
@@ -173,7 +183,48 @@ impl Upstream {
         if let Some(response) = self.refuse_identity(request, found, now) {
             return response;
         }
-        self.charge(request, found, now)
+        match self.spec.model.as_ref().and_then(|model| Some((model.call(request)?, model))) {
+            None => self.charge(request, found, now),
+            Some((Ok(call), _)) => self.charge_call(request, &call, now),
+            Some((Err(wrong), model)) => {
+                let body = model.no_call(&wrong);
+                Saying { spec: &self.spec, faults: &self.faults, now }.json(400, &body)
+            }
+        }
+    }
+
+    /// Takes from every limit of the model, or from none.
+    fn charge_call(&mut self, request: &Request<'_>, call: &Call, now: Timestamp) -> Response {
+        if self.meters.len() >= METERS_MAX {
+            return self.plain(503, "too many buckets", now);
+        }
+        let Some(model) = &self.spec.model else { return self.plain(404, "no model", now) };
+        let credential = request.credential.unwrap_or("");
+        let mut told = Vec::new();
+        let mut refused = None;
+        for due in model.due(call) {
+            let key = model_key(credential, call, &due);
+            let standing = self.meter(&key, due.limit).peek(due.needed, now);
+            refused = refused.or_else(|| (!standing.allowed).then_some(told.len()));
+            told.push((due, standing));
+        }
+        if let Some(index) = refused {
+            self.counters.limited(Refusal::Bucket(Scope::User));
+            self.count_invalid(now);
+            let (due, standing) = &told[index];
+            let is_ever = due.needed <= standing.limit;
+            let saying = Saying { spec: &self.spec, faults: &self.faults, now };
+            return saying.model_denial(due.dimension, &told, is_ever.then_some(*standing));
+        }
+        for (due, standing) in &mut told {
+            let key = model_key(credential, call, due);
+            *standing = self.meter(&key, due.limit).take(due.taken, now);
+        }
+        self.counters.served += 1;
+        let usage = self.faults.take_usage();
+        let Some(model) = &self.spec.model else { return self.plain(404, "no model", now) };
+        let answer = model.answer(call, self.counters.requests, now, usage);
+        Saying { spec: &self.spec, faults: &self.faults, now }.model_answer(answer, &told)
     }
 
     /// 401, 403 and 404: an answer before any limit is looked at.
@@ -211,14 +262,14 @@ impl Upstream {
         }
         let due = self.due(request, found);
         for (key, limit, refusal) in &due {
-            let standing = self.meter(key, *limit).peek(now);
+            let standing = self.meter(key, *limit).peek(1, now);
             if !standing.allowed {
                 return self.deny(found, *refusal, standing, now);
             }
         }
         let mut told = None;
         for (key, limit, refusal) in &due {
-            let standing = self.meter(key, *limit).take(now);
+            let standing = self.meter(key, *limit).take(1, now);
             if matches!(refusal, Refusal::Bucket(_)) {
                 told = Some(standing);
             }
@@ -312,9 +363,15 @@ impl Upstream {
     }
 }
 
+fn model_key(credential: &str, call: &Call, due: &Due) -> MeterKey {
+    let (credential, model) = (credential.to_owned(), call.model.clone());
+    MeterKey::Model { credential, model, dimension: due.dimension }
+}
+
 fn key_bucket(key: &MeterKey) -> &str {
     match key {
         MeterKey::Bucket { bucket, .. } => bucket,
+        MeterKey::Model { dimension, .. } => dimension,
         MeterKey::Global { .. } | MeterKey::Sub { .. } => "",
     }
 }

@@ -79,6 +79,14 @@ impl FairClock {
         queues: &[(usize, &FairQueue<T>)],
         fits: impl Fn(&T) -> bool,
     ) -> Option<(usize, QueueKey)> {
+        if self.overtakes < OVERTAKES_MAX {
+            // Keys are in the order of their priorities: the first is of the highest that waits.
+            let first = queues.iter().filter_map(|(index, queue)| {
+                let (key, _) = queue.iter().find(|(_, value)| fits(value))?;
+                Some((*index, *key))
+            });
+            return first.min_by_key(|(_, key)| *key);
+        }
         let first = |priority| {
             let keys = queues.iter().filter_map(|(index, queue)| {
                 let mut of_priority =
@@ -87,11 +95,7 @@ impl FairClock {
             });
             keys.min_by_key(|(_, key)| *key)
         };
-        let mut order = [Priority::High, Priority::Normal, Priority::Low];
-        if self.overtakes >= OVERTAKES_MAX {
-            order.reverse();
-        }
-        order.into_iter().find_map(first)
+        [Priority::Low, Priority::Normal, Priority::High].into_iter().find_map(first)
     }
 
     /// Forgets all clients. Call it when nobody waits any more: then nobody is ahead of anybody,

@@ -11,6 +11,7 @@ from ._own_quotas import OwnQuota, Until
 from ._words import Charge, Denied, Limit, Unavailable, Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
+Told = TypeVar("Told")
 
 
 class AsyncTollway(AsyncCaller):
@@ -51,22 +52,17 @@ class AsyncTollway(AsyncCaller):
     ) -> OwnQuota:
         """As :meth:`tollway.Tollway.set_quota`."""
         body = _own_quotas.said(until, note, quota=quota)
-        answer = await self._call(_own_quotas.path(policy, key), body, method="PUT")
-        return _own_quotas.told(_own_quotas.checked(answer))
+        return await self._answer(_own_quotas.to_set(policy, key, body))
 
     async def quota(self, policy: str, key: str) -> Optional[OwnQuota]:
         """As :meth:`tollway.Tollway.quota`."""
-        answer = await self._call(_own_quotas.path(policy, key), method="GET")
-        if _own_quotas.is_missing(answer):
-            return None
-        return _own_quotas.told(_own_quotas.checked(answer))
+        return await self._answer(_own_quotas.to_get(policy, key))
 
     async def quotas(self, policy: str) -> AsyncIterator[OwnQuota]:
         """As :meth:`tollway.Tollway.quotas`."""
         after: Optional[str] = None
         while True:
-            answer = await self._call(_own_quotas.page_path(policy, after), method="GET")
-            found, after = _own_quotas.page(_own_quotas.checked(answer))
+            found, after = await self._answer(_own_quotas.to_list(policy, after))
             for own in found:
                 yield own
             if after is None:
@@ -74,18 +70,17 @@ class AsyncTollway(AsyncCaller):
 
     async def remove_quota(self, policy: str, key: str) -> bool:
         """As :meth:`tollway.Tollway.remove_quota`."""
-        answer = await self._call(_own_quotas.path(policy, key), method="DELETE")
-        if _own_quotas.is_missing(answer):
-            return False
-        _own_quotas.checked(answer)
-        return True
+        return await self._answer(_own_quotas.to_remove(policy, key))
 
     async def grant(
         self, policy: str, key: str, units: int, *, until: Optional[Until] = None, note: str = ""
     ) -> None:
         """As :meth:`tollway.Tollway.grant`."""
-        path = _own_quotas.path(policy, key) + "/grant"
-        _own_quotas.checked(await self._call(path, _own_quotas.said(until, note, units=units)))
+        body = _own_quotas.said(until, note, units=units)
+        await self._answer(_own_quotas.to_grant(policy, key, body))
+
+    async def _answer(self, call: _own_quotas.Call[Told]) -> Told:
+        return call.read(await self._call(call.path, call.body, method=call.method))
 
     def limited(
         self, policy: Union[str, Limit], key: Union[str, Callable[..., str]], cost: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Generic, Mapping, Optional, Tuple, TypeVar, Union
 from urllib.parse import quote
 
 from ._wire import Answer, detail
@@ -12,6 +12,19 @@ from ._words import Rejected, Unavailable
 
 Until = Union[str, datetime]
 """When something ends: a moment with its zone, RFC 3339, or ``2026-11-20 09:00 Europe/Berlin``."""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """What is sent, and how the answer is read, whether somebody waits for it or awaits it."""
+
+    method: str
+    path: str
+    read: Callable[[Answer], T]
+    body: Optional[dict[str, Any]] = None
 
 
 @dataclass(frozen=True)
@@ -49,8 +62,42 @@ def path(policy: str, key: Optional[str] = None) -> str:
     return start if key is None else f"{start}/{quote(key, safe='')}"
 
 
-def page_path(policy: str, after: Optional[str]) -> str:
-    return path(policy) + ("" if after is None else f"?after={after}")
+def to_set(policy: str, key: str, body: dict[str, Any]) -> Call[OwnQuota]:
+    return Call("PUT", path(policy, key), lambda answer: told(checked(answer)), body)
+
+
+def to_get(policy: str, key: str) -> Call[Optional[OwnQuota]]:
+    def read(answer: Answer) -> Optional[OwnQuota]:
+        return None if is_missing(answer) else told(checked(answer))
+
+    return Call("GET", path(policy, key), read)
+
+
+def to_list(policy: str, after: Optional[str]) -> Call[Tuple[list[OwnQuota], Optional[str]]]:
+    """The quotas of a page, and where the next one begins."""
+
+    def read(answer: Answer) -> Tuple[list[OwnQuota], Optional[str]]:
+        body = checked(answer)
+        return [told(entry) for entry in body["keys"]], body["next"]
+
+    return Call("GET", path(policy) + ("" if after is None else f"?after={after}"), read)
+
+
+def to_remove(policy: str, key: str) -> Call[bool]:
+    def read(answer: Answer) -> bool:
+        if is_missing(answer):
+            return False
+        checked(answer)
+        return True
+
+    return Call("DELETE", path(policy, key), read)
+
+
+def to_grant(policy: str, key: str, body: dict[str, Any]) -> Call[None]:
+    def read(answer: Answer) -> None:
+        checked(answer)
+
+    return Call("POST", path(policy, key) + "/grant", read, body)
 
 
 def said(until: Optional[Until], note: str, **words: Any) -> dict[str, Any]:
@@ -92,8 +139,3 @@ def told(body: Mapping[str, Any]) -> OwnQuota:
         why_not=body["why_not"],
         kept=body["kept"],
     )
-
-
-def page(body: Mapping[str, Any]) -> Tuple[list[OwnQuota], Optional[str]]:
-    """The quotas of a page, and where the next one begins."""
-    return [told(entry) for entry in body["keys"]], body["next"]

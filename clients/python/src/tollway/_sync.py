@@ -11,6 +11,7 @@ from ._sync_http import SyncCaller
 from ._words import Charge, Denied, Limit, Unavailable, Verdict
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Told = TypeVar("Told")
 
 
 class Tollway(SyncCaller):
@@ -55,40 +56,34 @@ class Tollway(SyncCaller):
         """Gives a key a quota of its own, or the keys of a pattern (``acme-*``) theirs; needs the
         role admin. What was used stays used."""
         body = _own_quotas.said(until, note, quota=quota)
-        answer = self._call(_own_quotas.path(policy, key), body, method="PUT")
-        return _own_quotas.told(_own_quotas.checked(answer))
+        return self._answer(_own_quotas.to_set(policy, key, body))
 
     def quota(self, policy: str, key: str) -> Optional[OwnQuota]:
         """What was said of exactly this key or pattern; needs the role admin."""
-        answer = self._call(_own_quotas.path(policy, key), method="GET")
-        if _own_quotas.is_missing(answer):
-            return None
-        return _own_quotas.told(_own_quotas.checked(answer))
+        return self._answer(_own_quotas.to_get(policy, key))
 
     def quotas(self, policy: str) -> Iterator[OwnQuota]:
         """All quotas of keys and patterns under a policy, in order; needs the role admin."""
         after: Optional[str] = None
         while True:
-            answer = self._call(_own_quotas.page_path(policy, after), method="GET")
-            found, after = _own_quotas.page(_own_quotas.checked(answer))
+            found, after = self._answer(_own_quotas.to_list(policy, after))
             yield from found
             if after is None:
                 return
 
     def remove_quota(self, policy: str, key: str) -> bool:
         """Takes quota and grant away; whether there was one. Needs the role admin."""
-        answer = self._call(_own_quotas.path(policy, key), method="DELETE")
-        if _own_quotas.is_missing(answer):
-            return False
-        _own_quotas.checked(answer)
-        return True
+        return self._answer(_own_quotas.to_remove(policy, key))
 
     def grant(
         self, policy: str, key: str, units: int, *, until: Optional[Until] = None, note: str = ""
     ) -> None:
         """Gives so many used units back, or so many more until a time; needs the role admin."""
-        path = _own_quotas.path(policy, key) + "/grant"
-        _own_quotas.checked(self._call(path, _own_quotas.said(until, note, units=units)))
+        body = _own_quotas.said(until, note, units=units)
+        self._answer(_own_quotas.to_grant(policy, key, body))
+
+    def _answer(self, call: _own_quotas.Call[Told]) -> Told:
+        return call.read(self._call(call.path, call.body, method=call.method))
 
     def limited(
         self, policy: Union[str, Limit], key: Union[str, Callable[..., str]], cost: int = 1

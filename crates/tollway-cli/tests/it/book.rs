@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 29] = [
+const BOOK: [&str; 31] = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
@@ -15,11 +15,13 @@ const BOOK: [&str; 29] = [
     "docs/how-to/service.md",
     "docs/how-to/shares.md",
     "docs/how-to/obey.md",
+    "docs/how-to/llm.md",
     "docs/how-to/queue.md",
     "docs/how-to/workers.md",
     "docs/how-to/guild-roles.md",
     "docs/how-to/calendar-windows.md",
     "docs/how-to/gateways.md",
+    "docs/how-to/envoy-gateway.md",
     "docs/how-to/own-quotas.md",
     "docs/how-to/plans.md",
     "docs/how-to/testing.md",

@@ -244,3 +244,52 @@ fn a_store_that_keeps_less_than_a_durable_policy_promises_is_told_at_the_start()
     let log = warned(&["--appendonly", "yes", "--appendfsync", "always"]);
     assert!(!log.contains("durable policies"), "{log}");
 }
+
+#[test]
+fn usage_on_a_shared_store_is_that_of_all_nodes_and_outlives_kill_9_of_them() {
+    let scene = Scene::new("shared-usage");
+    scene.folder.file("a.toml", &POLICY.replace("1000000", "30"));
+    for engine in Engine::available() {
+        let store = Server::start(engine, &[]);
+        let node = || Served::start(&["--config", &scene.config, "--store", &store.url()]);
+        let (first, second) = (node(), node());
+        assert_eq!((check(&first, "k", 8).0, check(&second, "k", 4).0), (200, 200));
+        assert_eq!(check(&second, "k", 19).0, 429);
+        assert_eq!(used(&first, "k"), 12, "a denial counts for nothing");
+        let post = |served: &Served, path: &str, body: &str| {
+            let (status, told) = served.ask("POST", path, body);
+            assert_eq!(status, 200, "{path}: {told}");
+            serde_json::from_str::<Value>(&told).expect("JSON")
+        };
+        post(&first, "/v1/refund", r#"{"policy":"plan","key":"k","cost":2}"#);
+        post(&first, "/v1/take", r#"{"policy":"plan","key":"k","cost":5}"#);
+        assert_eq!(used(&second, "k"), 15);
+        let reserve = r#"{"policy":"plan","key":"k","cost":6}"#;
+        let ids = [0, 1].map(|_| post(&first, "/v1/reserve", reserve)["reservation"].take());
+        assert_eq!(used(&second, "k"), 15, "what is reserved is billed when it is settled");
+        post(&second, "/v1/commit", &format!(r#"{{"reservation":{},"costs":[4]}}"#, ids[0]));
+        post(&second, "/v1/cancel", &format!(r#"{{"reservation":{}}}"#, ids[1]));
+        assert_eq!(used(&first, "k"), 19);
+        post(&first, "/v1/reset", r#"{"policy":"plan","key":"k"}"#);
+        assert_eq!(check(&first, "other", 1).0, 200);
+        // Dropped, they are killed with signal 9.
+        drop((first, second));
+        let again = node();
+        let at = again.http.to_string();
+        let csv = succeed(&["usage", "export", "plan", "--at", &at, "--format", "csv"]);
+        let rows: Vec<_> = csv.lines().skip(1).map(|line| line.rsplit_once(',').unwrap()).collect();
+        assert!(rows[0].0.starts_with("plan,k,6b,20") && rows[0].1 == "19", "{csv}");
+        assert!(rows[1].0.starts_with("plan,other,") && rows[1].1 == "1", "{csv}");
+        let page = |after: &str| {
+            let path = format!("/v1/usage/plan?max=1{after}");
+            serde_json::from_str::<Value>(&again.ask("GET", &path, "").1).expect("JSON")
+        };
+        let first = page("");
+        let second = page(&format!("&after={}", first["after"].as_str().expect("more")));
+        assert_eq!(
+            (&first["usage"][0]["key"], &second["usage"][0]["key"]),
+            (&"k".into(), &"other".into())
+        );
+        assert_eq!(second["after"], Value::Null);
+    }
+}

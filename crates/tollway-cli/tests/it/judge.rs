@@ -46,6 +46,8 @@ impl Judge {
         let bodies = root().join(format!("crates/tollway-sim/src/fake_api/bodies/{api}.toml"));
         let mut command = Command::new("python3");
         command.arg(source("upstream.py")).args([api, &options.to_string()]).arg(bodies);
+        let models = source(&format!("models/{api}.toml"));
+        command.args(models.exists().then_some(models));
         command.env("PYTHONDONTWRITEBYTECODE", "1").stdin(Stdio::null()).stdout(Stdio::piped());
         Self { running: Running::spawn(&mut command), api }
     }

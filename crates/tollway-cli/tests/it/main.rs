@@ -33,6 +33,8 @@ mod snapshot;
 mod own_quotas;
 // Real SDKs against the fake upstream.
 mod sdks;
+// Budgets of language models with real SDKs and a fleet of proxies.
+mod model_budgets;
 // What `simulate` prints and writes.
 mod simulate;
 // Honest clients while others attack, for a minute or ten.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::serve::{Folder, Served};
-use crate::tool::tollway;
+use crate::tool::{tollway, tollway_with};
 
 const RULES: &str = "tokens = [{ token = \"boss\", role = \"admin\", name = \"ada\" }]\n\
                      [[policies]]\nname = \"api\"\nquota = \"5/1h\"\n";
@@ -148,4 +148,49 @@ fn a_full_disk_refuses_a_change_and_the_old_quota_stays() {
     assert_eq!(in_force(&served, "acme"), last.as_str());
     drop(served);
     assert_eq!(in_force(&scene.start(), "acme"), last.as_str(), "what was refused is not there");
+}
+
+#[test]
+fn the_command_line_sets_lists_grants_and_takes_away_a_quota_with_end_and_note() {
+    let scene = Scene::new("own-quotas-commands");
+    let served = scene.start();
+    let at = served.http.to_string();
+    let quota = |arguments: &[&str]| {
+        let arguments = [&["quota"], arguments, &["--at", &at]].concat();
+        let output = tollway_with(&[("TOLLWAY_TOKEN", "boss")], &arguments);
+        let (told, wrong) = (text(output.stdout), text(output.stderr));
+        if output.status.success() { Ok(told) } else { Err(wrong) }
+    };
+    let terms = ["--until", "2099-11-20 09:00 Europe/Berlin", "--note", "contract 4711"];
+    let set = quota(&[&["set", "api", "acme", "100/1h"], &terms[..]].concat()).unwrap();
+    assert_eq!(set, "acme  100/1h  until 2099-11-20T08:00:00Z  (contract 4711)  by ada\n");
+    quota(&["set", "api", "trial-*", "7/1h"]).unwrap();
+    let given = ["grant", "api", "acme", "50", "--until", "2099-01-01T00:00:00Z"];
+    assert!(quota(&given).unwrap().contains("100/1h burst 150  "), "a gift for a time");
+    let once = quota(&["grant", "api", "bob", "3"]).unwrap();
+    assert_eq!(once, "bob  3 given back, 5 of 5 left\n");
+    assert!(quota(&["get", "api", "acme"]).unwrap().contains("with 50 more until 2099-01-01"));
+    let listed = quota(&["list", "api", "--json"]).unwrap();
+    let keys: Vec<Value> =
+        listed.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let keys: Vec<_> = keys.iter().map(|told| told["key"].as_str()).collect();
+    assert_eq!(keys, [Some("acme"), Some("trial-*")]);
+    assert_eq!(quota(&["delete", "api", "acme"]).unwrap(), "acme  removed\n");
+    assert_eq!(in_force(&served, "acme"), Value::Null);
+    for (arguments, told) in [
+        (&["get", "api", "acme"][..], "404"),
+        (&["set", "api", "k", "many"], "quota: \"many\" is not a quota"),
+        (&["set", "api", "k", "1/1h", "--until", "soon"], "until: "),
+        (&["set", "apu", "k", "1/1h"], "apu"),
+        (&["grant", "api", "t*", "3"], "key: units are given once to one key"),
+    ] {
+        let wrong = quota(arguments).expect_err("it is wrong");
+        assert!(wrong.contains(told), "{arguments:?}: {wrong}");
+    }
+    let stranger = crate::tool::fail(&["quota", "set", "api", "k", "1/1h", "--at", &at]);
+    assert!(stranger.contains("401"), "{stranger}");
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("text")
 }

@@ -54,7 +54,7 @@ impl Running {
     }
 
     /// Where a proxy says that its own pages are.
-    fn admin(&mut self) -> String {
+    pub(crate) fn admin(&mut self) -> String {
         let mut line = String::new();
         while !line.starts_with("admin ") {
             line.clear();

@@ -10,8 +10,14 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// What `tollway` with `arguments` put out.
 pub(crate) fn tollway(arguments: &[&str]) -> Output {
+    tollway_with(&[], arguments)
+}
+
+/// The same with more in its environment.
+pub(crate) fn tollway_with(environment: &[(&str, &str)], arguments: &[&str]) -> Output {
     let child = Command::new(env!("CARGO_BIN_EXE_tollway"))
         .args(arguments)
+        .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

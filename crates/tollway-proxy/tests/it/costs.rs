@@ -41,6 +41,7 @@ impl Scene {
             settings: Settings::for_profile(&profile),
             profile,
             guard: None,
+            models: None,
             roots_pem: None,
         };
         let mut proxy = Proxy::new(parts).unwrap();

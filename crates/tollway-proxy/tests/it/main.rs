@@ -11,6 +11,8 @@ mod faults;
 mod messages;
 // Limits, order, deadlines and fairness through the proxy.
 mod limits;
+// Budgets of language models.
+mod models;
 // Proxies that do not know of each other, on one token.
 mod paced;
 // Real clients through the proxy.

@@ -232,6 +232,7 @@ pub(crate) async fn proxy_to(
         ledgers: local_ledgers(Arc::clone(&profile)),
         profile,
         guard: Guard::new(limiter, "invalid"),
+        models: None,
         roots_pem,
         settings,
     };
@@ -249,6 +250,7 @@ pub(crate) async fn plain_proxy(
         ledgers,
         profile,
         guard: None,
+        models: None,
         roots_pem: None,
         settings: Settings::default(),
     };
@@ -256,7 +258,7 @@ pub(crate) async fn plain_proxy(
     (proxy, format!("http://{address}"))
 }
 
-async fn listening(parts: Parts) -> (Proxy, SocketAddr) {
+pub(crate) async fn listening(parts: Parts) -> (Proxy, SocketAddr) {
     let mut proxy = Proxy::new(parts).unwrap();
     let listener = TcpListener::bind(local()).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -22,27 +22,25 @@ struct QueueRows {
 
 impl RowStore for MemoryRows {
     fn store(&mut self, schedule: &mut Schedule) -> Result<(), Error> {
+        // Most changes of a call are of one queue, which is looked up once.
+        let mut last: Option<(u32, &mut QueueRows)> = None;
+        let mut removed = Vec::new();
         for change in schedule.changes.drain(..) {
             let Change::Queue(queue, change) = change else { continue };
-            match change {
-                // An empty payload is told by its absence.
-                QueueChange::Job(id, payload) if !payload.is_empty() => {
-                    self.of(queue).payloads.insert(id, payload);
-                }
-                QueueChange::Gone(id) => {
-                    let payloads = &mut self.of(queue).payloads;
-                    payloads.remove(&id);
-                    if payloads.is_empty() {
-                        *payloads = HashMap::default();
-                    }
-                }
-                QueueChange::Done(id, Some(result)) => {
-                    self.of(queue).results.insert(id, result);
-                }
-                QueueChange::DoneGone(id) => drop(self.of(queue).results.remove(&id)),
-                QueueChange::Removed => drop(self.queues.remove(&queue)),
-                _ => {}
+            if matches!(change, QueueChange::Removed) {
+                removed.push(queue);
+                continue;
             }
+            let rows = match last.take() {
+                Some((number, rows)) if number == queue => rows,
+                _ => self.queues.entry(queue).or_default(),
+            };
+            rows.apply(change);
+            last = Some((queue, rows));
+        }
+        // No number is given twice: nothing that came after was of another queue.
+        for queue in removed {
+            self.queues.remove(&queue);
         }
         Ok(())
     }
@@ -53,6 +51,28 @@ impl RowStore for MemoryRows {
 
     fn result(&mut self, queue: u32, id: u64) -> Result<Option<Bytes>, Error> {
         Ok(self.of(queue).results.get(&id).cloned())
+    }
+}
+
+impl QueueRows {
+    fn apply(&mut self, change: QueueChange) {
+        match change {
+            // An empty payload is told by its absence.
+            QueueChange::Job(id, payload) if !payload.is_empty() => {
+                self.payloads.insert(id, payload);
+            }
+            QueueChange::Gone(id) => {
+                self.payloads.remove(&id);
+                if self.payloads.is_empty() {
+                    self.payloads = HashMap::default();
+                }
+            }
+            QueueChange::Done(id, Some(result)) => {
+                self.results.insert(id, result);
+            }
+            QueueChange::DoneGone(id) => drop(self.results.remove(&id)),
+            _ => {}
+        }
     }
 }
 

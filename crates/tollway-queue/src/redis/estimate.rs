@@ -14,7 +14,7 @@ use tollway_core::{Algorithm, Cost, State, Timestamp};
 use super::decode::{bytes, damaged, list, number, unsigned};
 use super::encode::{kind_of, moment, unpack_limits};
 use crate::error::Error;
-use crate::schedule::{Bound, Edge, Gate, InFlight, Position, Slots, served_before, wait_for_all};
+use crate::schedule::{Bound, Edge, Gate, InFlight, Position, Slots, estimate, served_before};
 use crate::{Estimate, Limit, QueueSettings};
 use tollway_journal::bytes_codec::ByteReader;
 
@@ -146,26 +146,22 @@ impl<'s> GroupTold<'s> {
         let Frame { now, mean, longest, heaviest, .. } = self.setting.frame;
         let response_max = self.setting.settings.response_max;
         let base = now.max(due_at).max(self.blocked_until);
-        let at = |response: Duration| {
-            let heaviest = heaviest.max(weight);
-            let position = Position { ahead, weight, heaviest, base, now, response };
-            let all = self.setting.wide.iter().map(|wide| {
-                let all = wide.units.saturating_sub(u64::from(weight));
-                // Other groups are not looked at: each may have as many jobs as there are rounds.
-                let jobs_in = |rounds: u64| wide.groups.saturating_mul(rounds);
-                let before = served_before(&position, &self.limits, &wide.limits, all, jobs_in);
-                let ahead = before.saturating_add(wide.others);
-                let heaviest = wide.heaviest.max(weight);
-                let position = Position { ahead, heaviest, ..position };
-                Bound { gates: &wide.gates, limits: &wide.limits, position }
-            });
-            let of_group = Bound { gates: &self.gates, limits: &self.limits, position };
-            base.after(wait_for_all(std::iter::once(of_group).chain(all)))
-        };
-        Some(Estimate {
-            expected: at(mean.unwrap_or(response_max.min(QueueSettings::RESPONSE_UNSEEN))),
-            latest: at(response_max.max(longest)),
-        })
+        let heaviest = heaviest.max(weight);
+        let position = Position { ahead, weight, heaviest, base, now };
+        let all = self.setting.wide.iter().map(|wide| {
+            let all = wide.units.saturating_sub(u64::from(weight));
+            // Other groups are not looked at: each may have as many jobs as there are rounds.
+            let jobs_in = |rounds: u64| wide.groups.saturating_mul(rounds);
+            let before = served_before(&position, &self.limits, &wide.limits, all, jobs_in);
+            let ahead = before.saturating_add(wide.others);
+            let heaviest = wide.heaviest.max(weight);
+            let position = Position { ahead, heaviest, ..position };
+            Bound { gates: &wide.gates, limits: &wide.limits, position }
+        });
+        let of_group = Bound { gates: &self.gates, limits: &self.limits, position };
+        let mean = mean.unwrap_or(response_max.min(QueueSettings::RESPONSE_UNSEEN));
+        let bounds = std::iter::once(of_group).chain(all);
+        Some(estimate(base, bounds, mean, response_max.max(longest)))
     }
 }
 

@@ -15,7 +15,7 @@ use tollway_core::{Algorithm, State, Timestamp};
 
 use super::cooling::Cooling;
 use super::gate::Gate;
-use crate::Limit;
+use crate::{Estimate, Limit};
 
 /// Where a job stands among those that a limit binds: what an estimate is made of.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +29,6 @@ pub(crate) struct Position {
     /// The earliest that it may start as far as other reasons are concerned.
     pub(crate) base: Timestamp,
     pub(crate) now: Timestamp,
-    /// How long a response takes.
-    pub(crate) response: Duration,
 }
 
 /// Limits that bind a job, what is in use of them (an absent gate is one that nothing has passed),
@@ -56,6 +54,9 @@ pub(crate) fn served_before(
     all: u64,
     jobs_in: impl Fn(u64) -> u64,
 ) -> u64 {
+    if limits.is_empty() {
+        return 0;
+    }
     let heaviest = u64::from(position.heaviest.max(1));
     let own_least = own.iter().map(at_once).min();
     let waits = match own_least {
@@ -77,15 +78,35 @@ fn at_once(limit: &Limit) -> u64 {
     }
 }
 
-/// How long after its base a job may pass all that binds it.
-pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) -> Duration {
+/// When a job starts that may start at `base` and is bound by `bounds`: if responses take the mean
+/// time, and if each takes the longest.
+pub(crate) fn estimate<'a>(
+    base: Timestamp,
+    bounds: impl Iterator<Item = Bound<'a>> + Clone,
+    mean: Duration,
+    longest: Duration,
+) -> Estimate {
+    let latest = wait_for_all(bounds.clone(), longest);
+    // Shorter responses make no wait longer: who need not wait for long ones waits for none.
+    let expected = match latest {
+        Duration::ZERO if mean <= longest => Duration::ZERO,
+        _ => wait_for_all(bounds, mean),
+    };
+    Estimate { expected: base.after(expected), latest: base.after(latest) }
+}
+
+/// How long after its base a job may pass all that binds it, if responses take `response`.
+fn wait_for_all<'a>(
+    bounds: impl Iterator<Item = Bound<'a>> + Clone,
+    response: Duration,
+) -> Duration {
     let several = bounds.clone().map(|bound| bound.limits.len()).sum::<usize>() > 1;
     let mut sum = Duration::ZERO;
     for Bound { gates, limits, position } in bounds {
         for (index, limit) in limits.iter().enumerate() {
             let waits = match gates.get(index) {
-                Some(gate) => wait(gate, limit, &position),
-                None => wait(&Gate::vacant(limit), limit, &position),
+                Some(gate) => wait(gate, limit, &position, response),
+                None => wait(&Gate::vacant(limit), limit, &position, response),
             };
             let slack = if several && !waits.is_zero() { slack(limit) } else { Duration::ZERO };
             sum = sum.saturating_add(waits).saturating_add(slack);
@@ -95,16 +116,15 @@ pub(crate) fn wait_for_all<'a>(bounds: impl Iterator<Item = Bound<'a>> + Clone) 
 }
 
 /// How long after `position.base` a job may pass `gate`.
-fn wait(gate: &Gate, limit: &Limit, position: &Position) -> Duration {
+fn wait(gate: &Gate, limit: &Limit, position: &Position, response: Duration) -> Duration {
     if let Some((slots, units, cooling)) = gate.slots(limit, position.now) {
         let usable = usable(u64::from(units), position);
         let index = position.ahead + u64::from(position.weight.min(units)) - 1;
         // Which slots a heavy job leaves idle is not known here: count on the last to free.
         let slot = if position.heaviest == 1 { index % usable } else { u64::from(units) - 1 };
-        let answers_at = position.now.after(position.response);
+        let answers_at = position.now.after(response);
         let free_at = slots.free_at(slot, units, cooling, position.base, answers_at);
-        return after_rounds(free_at, index / usable, cooling, position.response)
-            .since(position.base);
+        return after_rounds(free_at, index / usable, cooling, response).since(position.base);
     }
     match (gate, limit) {
         (Gate::Policy(state), Limit::Policy(algorithm)) => policy_wait(algorithm, state, position),
@@ -114,7 +134,7 @@ fn wait(gate: &Gate, limit: &Limit, position: &Position) -> Duration {
             let ahead = position.ahead + in_flight.units();
             let wait = policy_wait(algorithm, state, &Position { ahead, ..*position });
             let rounds = 1 + ahead / algorithm.limit().max(1);
-            let answers = times(position.response, if ahead == 0 { 0 } else { rounds });
+            let answers = times(response, if ahead == 0 { 0 } else { rounds });
             let may_start = ahead + u64::from(position.weight) <= algorithm.limit();
             if may_start && wait.is_zero() { wait } else { wait.saturating_add(answers) }
         }

@@ -146,7 +146,7 @@ impl Queue {
         }
     }
 
-    fn purge_done(&mut self, scope: &mut Scope<'_>) {
+    pub(crate) fn purge_done(&mut self, scope: &mut Scope<'_>) {
         let retention = self.settings.retention;
         while let Some(&(at, id)) = self.history.done_order.first() {
             let many = self.history.done_order.len() > retention.done_max as usize;
@@ -159,7 +159,7 @@ impl Queue {
         }
     }
 
-    fn purge_dead(&mut self, scope: &mut Scope<'_>) {
+    pub(crate) fn purge_dead(&mut self, scope: &mut Scope<'_>) {
         let retention = self.settings.retention;
         while let Some(&(at, id)) = self.history.dead_order.first() {
             let many = self.history.dead.len() > retention.dead_max as usize;

@@ -262,12 +262,17 @@ impl Queue {
             );
             return Err(Error::new(ErrorKind::Full, message));
         }
+        let groups_max = self.settings.groups_max as usize;
+        // Which of them are new need be known only if there is no room for a group of each job.
+        if self.groups.len() + jobs.len() <= groups_max {
+            return Ok(());
+        }
         let new: BTreeSet<&Group> = jobs
             .iter()
             .map(|job| &job.group)
             .filter(|group| self.groups.find(group.as_str()).is_none())
             .collect();
-        if self.groups.len() + new.len() > self.settings.groups_max as usize {
+        if self.groups.len() + new.len() > groups_max {
             let message = format!("the queue is full: it has {} groups", self.groups.len());
             return Err(Error::new(ErrorKind::Full, message));
         }

@@ -156,7 +156,7 @@ impl Queue {
         scope.note(QueueChange::Done(id, result));
         if let Some(over) = over {
             self.history.remember_done(id, over);
-            self.purge(scope);
+            self.purge_done(scope);
         }
         Settled::Done
     }
@@ -209,7 +209,7 @@ impl Queue {
         if let Some(over) = self.end(id, reason, scope) {
             self.history.remember_dead(id, over);
             scope.note(QueueChange::Dead(id));
-            self.purge(scope);
+            self.purge_dead(scope);
         }
         Settled::Dead
     }

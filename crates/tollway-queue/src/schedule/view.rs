@@ -1,10 +1,8 @@
 //! What a queue says about itself: estimates, jobs, figures.
 
-use std::time::Duration;
-
 use tollway_core::Timestamp;
 
-use super::estimate::{Bound, Position, served_before, wait_for_all};
+use super::estimate::{Bound, Position, estimate, served_before};
 use super::gate::Opens;
 use super::group::GroupState;
 use super::history::EndedJob;
@@ -22,22 +20,6 @@ impl Queue {
         if entry.stage == Stage::Running || self.paused || group.paused {
             return None;
         }
-        let told = self.settings.response_max;
-        let at = |response| self.start_at(id, entry, group, response, scope);
-        Some(Estimate {
-            expected: at(self.response_times.mean(told)),
-            latest: at(self.response_times.slowest(told)),
-        })
-    }
-
-    fn start_at(
-        &self,
-        id: u64,
-        entry: &Entry,
-        group: &GroupState,
-        response: Duration,
-        scope: &Scope<'_>,
-    ) -> Timestamp {
         let now = scope.now;
         let due = Timestamp::from_nanos(entry.due_ns);
         let (ahead, due) = match entry.stage {
@@ -50,7 +32,7 @@ impl Queue {
         };
         let base = now.max(due).max(group.blocked_until);
         let (weight, heaviest) = (entry.weight, self.jobs.heaviest());
-        let position = Position { ahead, weight, heaviest, base, now, response };
+        let position = Position { ahead, weight, heaviest, base, now };
         let limits = group.limits(&self.settings.group_limits);
         let before = |bound: &[Limit]| {
             let all = self.jobs.units - u64::from(weight);
@@ -70,7 +52,10 @@ impl Queue {
         let wide = &self.settings.queue_limits;
         let all = Position { ahead: before(wide), ..position };
         let of_queue = Bound { gates: &self.gates.0, limits: wide, position: all };
-        base.after(wait_for_all([of_group, of_queue].into_iter().chain(of_shared)))
+        let bounds = [of_group, of_queue].into_iter().chain(of_shared);
+        let told = self.settings.response_max;
+        let (mean, longest) = (self.response_times.mean(told), self.response_times.slowest(told));
+        Some(estimate(base, bounds, mean, longest))
     }
 
     pub(crate) fn job(&self, id: JobId, scope: &Scope<'_>) -> Option<Job> {

@@ -58,6 +58,17 @@ fn of_limit(limit: u64) -> [Policy; 6] {
     ]
 }
 
+/// Every server, with every pair of a policy of the old limit and one of the new.
+fn on_each_server(old: u64, new: u64) -> Vec<(String, Policy, Policy)> {
+    let pairs =
+        || of_limit(old).into_iter().flat_map(|old| of_limit(new).map(|new| (old.clone(), new)));
+    let on = |engine: Engine| {
+        let url = engine.shared().url();
+        pairs().map(move |(old, new)| (url.clone(), old, new)).collect::<Vec<_>>()
+    };
+    Engine::available().into_iter().flat_map(on).collect()
+}
+
 /// Histories under changing numbers. An expired reservation gives back as of the next look at its
 /// key, and as of the next operation at all in the oracle: where a window has ended in between,
 /// these are two answers, and so windows are played without reservations.
@@ -102,22 +113,17 @@ fn the_oldest_supported_redis_carries_alike() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_used_stays_used_between_any_two_forms_of_states() {
-    for engine in Engine::available() {
-        let url = engine.shared().url();
-        for (old, new) in
-            of_limit(10).iter().flat_map(|old| of_limit(20).map(|new| (old.clone(), new)))
-        {
-            let settings = settings();
-            // Two nodes of a fleet, each with numbers of its own.
-            let [before, after] = [connect(&url, &settings).await, connect(&url, &settings).await];
-            assert!(is_allowed(&before, units(&old, 6)).await);
-            assert_eq!(left(&after, &new).await, 14, "a look: {old:?} to {new:?}");
-            assert_eq!(left(&before, &old).await, 4, "a look changes nothing");
-            assert!(is_allowed(&after, units(&new, 14)).await, "{old:?} to {new:?}");
-            assert!(!is_allowed(&after, units(&new, 1)).await, "{old:?} to {new:?}");
-            assert!(!is_allowed(&before, units(&old, 1)).await, "nor by the old ones");
-            assert!(!is_allowed(&after, units(&new, 1)).await, "nor by the new ones after that");
-        }
+    for (url, old, new) in on_each_server(10, 20) {
+        let settings = settings();
+        // Two nodes of a fleet, each with numbers of its own.
+        let [before, after] = [connect(&url, &settings).await, connect(&url, &settings).await];
+        assert!(is_allowed(&before, units(&old, 6)).await);
+        assert_eq!(left(&after, &new).await, 14, "a look: {old:?} to {new:?}");
+        assert_eq!(left(&before, &old).await, 4, "a look changes nothing");
+        assert!(is_allowed(&after, units(&new, 14)).await, "{old:?} to {new:?}");
+        assert!(!is_allowed(&after, units(&new, 1)).await, "{old:?} to {new:?}");
+        assert!(!is_allowed(&before, units(&old, 1)).await, "nor by the old ones");
+        assert!(!is_allowed(&after, units(&new, 1)).await, "nor by the new ones after that");
     }
 }
 
@@ -248,56 +254,46 @@ async fn a_node_that_starts_again_with_old_numbers_grants_no_more_than_the_new_o
 /// granted than the larger of both limits.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_and_new_numbers_in_use_at_once_grant_no_more_than_one_of_them() {
-    for engine in Engine::available() {
-        let url = engine.shared().url();
-        for old in of_limit(60) {
-            for new in of_limit(20) {
-                let settings = settings();
-                let nodes = [&old, &old, &new].map(|policy| Arc::new(policy.clone()));
-                let mut callers = Vec::new();
-                for policy in nodes {
-                    let store = connect(&url, &settings).await;
-                    callers.push(tokio::spawn(async move {
-                        let mut granted = 0;
-                        for _ in 0..40 {
-                            granted += u64::from(is_allowed(&store, units(&policy, 1)).await);
-                        }
-                        granted
-                    }));
-                }
+    for (url, old, new) in on_each_server(60, 20) {
+        let settings = settings();
+        let nodes = [&old, &old, &new].map(|policy| Arc::new(policy.clone()));
+        let mut callers = Vec::new();
+        for policy in nodes {
+            let store = connect(&url, &settings).await;
+            callers.push(tokio::spawn(async move {
                 let mut granted = 0;
-                for caller in callers {
-                    granted += caller.await.unwrap();
+                for _ in 0..40 {
+                    granted += u64::from(is_allowed(&store, units(&policy, 1)).await);
                 }
-                assert!((1..=60).contains(&granted), "{granted} by {old:?} and {new:?}");
-            }
+                granted
+            }));
         }
+        let mut granted = 0;
+        for caller in callers {
+            granted += caller.await.unwrap();
+        }
+        assert!((1..=60).contains(&granted), "{granted} by {old:?} and {new:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_reservation_is_settled_under_the_numbers_of_the_day() {
-    for engine in Engine::available() {
-        let url = engine.shared().url();
-        for (old, new) in
-            of_limit(10).iter().flat_map(|old| of_limit(20).map(|new| (old.clone(), new)))
-        {
-            let settings = settings();
-            let [before, after] = [connect(&url, &settings).await, connect(&url, &settings).await];
-            let mut open = Vec::new();
-            for count in [3, 4] {
-                let reserved = before.reserve(&[units(&old, count)], Timestamp::MIN).await.unwrap();
-                open.push(reserved.reservation.unwrap().id);
-            }
-            assert!(is_allowed(&after, units(&new, 1)).await);
-            // One by the process that made it, one by another.
-            let settled = before.cancel(open[0], Timestamp::MIN).await.unwrap();
-            assert_eq!(settled, Settlement::Settled);
-            assert_eq!(left(&after, &new).await, 15, "{old:?} to {new:?}");
-            let settled = after.commit(open[1], &[2], Timestamp::MIN).await.unwrap();
-            assert_eq!(settled, Settlement::Settled);
-            assert_eq!(left(&after, &new).await, 17, "{old:?} to {new:?}");
+    for (url, old, new) in on_each_server(10, 20) {
+        let settings = settings();
+        let [before, after] = [connect(&url, &settings).await, connect(&url, &settings).await];
+        let mut open = Vec::new();
+        for count in [3, 4] {
+            let reserved = before.reserve(&[units(&old, count)], Timestamp::MIN).await.unwrap();
+            open.push(reserved.reservation.unwrap().id);
         }
+        assert!(is_allowed(&after, units(&new, 1)).await);
+        // One by the process that made it, one by another.
+        let settled = before.cancel(open[0], Timestamp::MIN).await.unwrap();
+        assert_eq!(settled, Settlement::Settled);
+        assert_eq!(left(&after, &new).await, 15, "{old:?} to {new:?}");
+        let settled = after.commit(open[1], &[2], Timestamp::MIN).await.unwrap();
+        assert_eq!(settled, Settlement::Settled);
+        assert_eq!(left(&after, &new).await, 17, "{old:?} to {new:?}");
     }
 }
 

@@ -22,6 +22,8 @@ mod faults;
 mod input;
 /// Units taken in batches and spent in process, also by processes that are killed.
 mod leases;
+/// Plans of keys, asked of a function of the caller's.
+mod plans;
 /// Many clients at once: never one over.
 mod races;
 /// A primary found through sentinels, also after it was killed.
@@ -32,3 +34,5 @@ mod sharkey;
 mod splits;
 /// Requests that charge several keys at once: decisions equal to the core's.
 mod spread;
+/// What keys used in their windows: kept once, in order, within bounds.
+mod usage;

@@ -1,9 +1,11 @@
 // The dashboard as people meet it: the real service, a real browser, load on it.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { assertAccessible, decide, hasText, isLive, launch, open } from "./browser.mjs";
-import { eventually, Service } from "./service.mjs";
+import { eventually, freePort, Service } from "./service.mjs";
 
 const RULES = `
 [[policies]]
@@ -352,6 +354,46 @@ test("whoever may only read sees no keys and changes nothing", async () => {
     await hasText(page, ".note", "Only tokens with the role admin may see keys.");
     assert.equal(await page.locator("a.key").count(), 0);
   });
+});
+
+test("what keys of a durable policy used is listed, looked up by key, and exported", async () => {
+  const rules = "[[policies]]\nname = \"plan\"\nquota = \"100000/year\"\ndurable = true\n[[policies]]\nname = \"api\"\nquota = \"5/1h\"\n";
+  const service = new Service(await freePort(), rules, ADMIN);
+  service.args = ["--durable-file", join(service.folder, "counts")];
+  await service.start();
+  try {
+    const check = (key, cost) => service.request("POST", "/v1/check", { policy: "plan", key, cost }, "the-boss");
+    for (let number = 0; number < 30; number++) await check(`customer-${String(number).padStart(2, "0")}`, number + 1);
+    await check("=1+1,\"x\"", 1234);
+    const { page, complaints } = await open(browser, service, { token: "the-boss", hash: "#policies//plan" });
+    await isLive(page);
+    const rows = page.locator("#usage-list tbody tr");
+    await rows.filter({ hasText: "=1+1" }).filter({ hasText: "1,234" }).waitFor();
+    assert.equal(await rows.count(), 25);
+    await assertAccessible(page, "usage");
+    if (process.env.TOLLWAY_SHOTS) await page.screenshot({ path: `${process.env.TOLLWAY_SHOTS}/usage.png`, fullPage: true });
+    await page.locator("#usage").getByRole("button", { name: "Next" }).click();
+    await rows.filter({ hasText: "customer-29" }).waitFor();
+    assert.equal(await rows.count(), 6);
+    const saved = async (name) => {
+      const [download] = await Promise.all([page.waitForEvent("download"), page.getByRole("button", { name }).click()]);
+      return [download.suggestedFilename(), readFileSync(await download.path(), "utf8").trimEnd().split("\n")];
+    };
+    const [csvName, csv] = await saved("Export CSV");
+    assert.deepEqual([csvName, csv.length, csv[0]], ["usage-plan.csv", 32, "policy,key,key_hex,start,end,units"]);
+    assert.match(csv[1], /^plan,"=1\+1,""x""",[0-9a-f]+,20\d\d-01-01T00:00:00Z,20\d\d-01-01T00:00:00Z,1234$/);
+    const [, lines] = await saved("Export JSON lines");
+    assert.equal(lines.map((line) => JSON.parse(line).units).reduce((sum, units) => sum + units), 465 + 1234);
+    await page.locator("#usage-key").fill("customer-07");
+    await rows.filter({ hasText: "customer-07" }).waitFor();
+    await eventually("one row", async () => await rows.count() === 1);
+    await page.goto(`${service.url}/#policies//api`);
+    await hasText(page, "#policy-detail h2", "api");
+    assert.equal(await page.locator("#usage").count(), 0, "not of a policy that is not durable");
+    assert.deepEqual(complaints, []);
+  } finally {
+    await service.dispose();
+  }
 });
 
 test("the page is small, comes from one place and is not sent twice", () => serving(RULES, {}, async (service) => {

@@ -22,6 +22,8 @@ const KINDS = [
   [{ kind: "queue_stuck", queue: "mail", why: "no_worker", waiting: 1, running: 0, oldest_ms: 0 }, "No worker takes jobs from the queue mail: 1 job waits.", "Start a worker"],
   [{ kind: "queue_stuck", queue: "mail", why: "none_ends", waiting: 2, running: 1, oldest_ms: 0 }, "Nothing moves in the queue mail", "1 job runs without an end", "Look at what their workers are doing."],
   [{ kind: "config_stale", reason: "tollway.toml:3: qota" }, "The configuration on disk is not in force.", "Correct the file", "tollway.toml:3: qota"],
+  [{ kind: "xds_down", since_ms: 1_700_000_000_000, has_rules: true, reason: "Connection refused" }, "The control plane has not been connected since", "stay in force", "Reason: Connection refused"],
+  [{ kind: "xds_refused", version: "7", reason: "domain <edge>" }, "Version 7 of the rules that the control plane pushed is refused.", "Correct the rules there.", "Reason: domain <edge>"],
   [{ kind: "pressure", forgotten: 2, refused: 1, fill: 1 }, "Memory for keys is full: 1 request of a new key was denied, 2 keys were forgotten early.", "--memory-bytes"],
   [{ kind: "clock_off", off_ms: 90_000 }, "The clock of this node is 1 min 30 s ahead of the time of its system.", "NTP"],
   [{ kind: "clock_jumped", jump_ms: -3_600_000 }, "The time of this system was set back by 1 h.", "NTP"],

@@ -25,6 +25,8 @@ export type Trouble =
   | { kind: "degraded"; decisions: number }
   | { kind: "queue_stuck"; queue: string; why: "paused" | "no_worker" | "none_ends"; waiting: number; running: number; oldest_ms: number }
   | { kind: "config_stale"; reason: string }
+  | { kind: "xds_down"; since_ms: number; has_rules: boolean; reason: string }
+  | { kind: "xds_refused"; version: string; reason: string }
   | { kind: "pressure"; forgotten: number; refused: number; fill: number }
   | { kind: "clock_off"; off_ms: number }
   | { kind: "clock_jumped"; jump_ms: number }
@@ -100,6 +102,8 @@ export interface PolicyRow {
   domain: string;
   policy: string;
   in_force: boolean;
+  /** Whether it is kept what keys used in their windows. */
+  usage: boolean;
   totals: Three;
   recent: Three;
   config: {

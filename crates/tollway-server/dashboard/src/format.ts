@@ -1,6 +1,6 @@
 // Numbers, durations and keys as people read them.
 
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+export const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
 export const count = (number: number): string => (number < 100_000 ? whole.format(number) : short.format(number));

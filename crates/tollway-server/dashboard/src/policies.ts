@@ -3,6 +3,7 @@
 import { call, type PolicyRow, type Tick } from "./api";
 import { h, replace, settled, table, type Child } from "./dom";
 import { count, duration, keyHex, visible } from "./format";
+import { Usage } from "./usage";
 import { Notice, Pager, policyLink, type View } from "./view";
 
 interface Found { matched: number; policies: PolicyRow[] }
@@ -95,12 +96,14 @@ export class Policies implements View {
           h("a", { class: "button", href: "#policies" }, "Close")));
         return;
       }
+      const usage = row.usage ? new Usage(of.policy) : null;
       replace(this.#detail,
         h("div", { class: "bar" }, h("h2", {}, of.domain ? `${of.domain} · ${of.policy}` : of.policy),
           h("a", { class: "button", href: `#overview/${encodeURIComponent(of.domain)}/${encodeURIComponent(of.policy)}` }, "Chart"),
           h("a", { class: "button", href: "#policies" }, "Close")),
         h("dl", { class: "facts" }, ...facts(row)),
-        row.config ? this.#tryIt(of.policy) : null);
+        row.config ? this.#tryIt(of.policy) : null, usage?.element);
+      await usage?.load();
     } catch (error) {
       this.#notice.fail(error);
     }

@@ -38,6 +38,20 @@ function told(trouble: Trouble): Told {
         todo: "The previous one is still in force. Correct the file: it is read again when it changes.",
         reason: trouble.reason,
       };
+    case "xds_down":
+      return {
+        what: `The control plane has not been connected since ${moment(trouble.since_ms)}.`,
+        todo: trouble.has_rules
+          ? "The rules that it pushed last stay in force. Start it again, or restore the connection to it; this service then connects again by itself."
+          : "It has pushed no rules yet: its domains are not limited. Check the section [xds] of the configuration, and that the control plane runs.",
+        reason: trouble.reason,
+      };
+    case "xds_refused":
+      return {
+        what: `Version ${visible(trouble.version)} of the rules that the control plane pushed is refused.`,
+        todo: "Those before stay in force. Correct the rules there.",
+        reason: trouble.reason,
+      };
     case "pressure":
       return {
         what: `Memory for keys is full: ${pressure(trouble.forgotten, trouble.refused)}.`,

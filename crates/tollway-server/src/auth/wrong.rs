@@ -18,7 +18,7 @@ use std::time::Duration;
 use tollway_core::{Charge, Key, Policy, Retry, Timestamp};
 use tollway_memory::{Capacity, MemoryStore};
 
-use crate::metrics::Front;
+use crate::front::Front;
 use crate::net::address_key;
 
 /// What one address may get wrong.

@@ -16,15 +16,17 @@ use super::policies::ByStore;
 use super::reader::{ConfigValue, Source, Table};
 use super::stores::{check_file, check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
-use super::{descriptors, policies, queues, quota_streams};
+use super::{descriptors, policies, queues, quota_streams, tokens, xds};
 use crate::auth::Role;
 use crate::config_line::ConfigLine;
 use crate::descriptors::Domain;
+use crate::front::Front;
 use crate::metrics::Metrics;
 use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
 use crate::settings::Settings;
 use crate::tls;
+use crate::xds::XdsSettings;
 
 /// Everything that can be configured.
 pub struct Config {
@@ -52,6 +54,8 @@ pub struct Config {
     pub rules: Rules,
     /// The queues.
     pub queues: QueuePlan,
+    /// Who pushes rules, if anybody does.
+    pub xds: Option<XdsSettings>,
     /// What the files say that has no effect, and why.
     pub notes: Vec<ConfigError>,
 }
@@ -108,9 +112,9 @@ const EXAMPLE: (&str, &str) = ("example", "10/1s burst 20");
 
 /// What files say, before environment and flags.
 #[derive(Default)]
-struct Draft {
+pub(super) struct Draft {
     rules: Vec<Rule>,
-    domains: Vec<Domain>,
+    pub(super) domains: Vec<Domain>,
     lists: Lists,
     shadow: bool,
     shadow_at: ConfigLine,
@@ -119,7 +123,8 @@ struct Draft {
     drain: Drain,
     settings: Settings,
     queues: QueuePlan,
-    notes: Vec<ConfigError>,
+    xds: Option<XdsSettings>,
+    pub(super) notes: Vec<ConfigError>,
     by_store: ByStore,
     policy_names: Names,
     domain_names: Names,
@@ -249,7 +254,8 @@ impl Draft {
         table.finish();
     }
 
-    fn read_domain(&mut self, table: &Table<'_>, metrics: &Metrics) {
+    /// Reads one domain, of a file or of what was pushed.
+    pub(super) fn read_domain(&mut self, table: &Table<'_>, metrics: &Metrics) {
         let domain = descriptors::domain(table, metrics, &mut self.notes);
         table.finish();
         let Some(domain) = domain else { return };
@@ -261,10 +267,10 @@ impl Draft {
 
     fn read_service(&mut self, table: &Table<'_>) {
         if let Some(inner) = inner(table, "listen") {
-            inner.set("http", &mut self.overrides.http, place_to_listen);
-            inner.set("grpc", &mut self.overrides.grpc, place_to_listen);
-            inner.set("resp", &mut self.overrides.resp, place_to_listen);
-            let fields = ["http", "grpc", "resp"].into_iter().filter_map(|name| inner.get(name));
+            for front in Front::ALL {
+                inner.set(front.name(), self.overrides.place_mut(front), place_to_listen);
+            }
+            let fields = Front::ALL.into_iter().filter_map(|front| inner.get(front.name()));
             fields.for_each(|place| self.listen_fields.add(&place));
             let public = |place: &ConfigValue<'_>| place.boolean().map(Some);
             inner.set("public", &mut self.overrides.listen_public, public);
@@ -312,9 +318,12 @@ impl Draft {
         queues::read(table, &mut self.queues, &mut self.queue_names);
         self.read_limits(table);
         for place in table.each("tokens") {
-            place.tell(self.read_token(&place));
+            place.tell(tokens::read(&place, &mut self.settings.auth));
         }
         self.read_tls(table);
+        if let Some(inner) = inner(table, "xds") {
+            self.xds = xds::read(&inner);
+        }
         if let Some(inner) = inner(table, "drain") {
             inner.set("delay", &mut self.drain.delay, ConfigValue::duration);
             inner.set("timeout", &mut self.drain.timeout, ConfigValue::duration);
@@ -338,29 +347,6 @@ impl Draft {
             inner.note("connections, pipeline and charges must be at least 1");
         }
         inner.finish();
-    }
-
-    fn read_token(&mut self, place: &ConfigValue<'_>) -> Result<(), ConfigError> {
-        let inner = place.table()?;
-        let role = inner.need("role").and_then(|place| {
-            let wrong = || place.wrong("expected read, check or admin");
-            let text = place.text()?;
-            Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(wrong)
-        });
-        let (role, token) = (inner.tell(role), token(&inner)?);
-        if let Some(file) = inner.text("token_file") {
-            self.settings.auth.add_file(file);
-        }
-        if token.is_empty() {
-            return Err(place.wrong("the token is empty"));
-        }
-        let (name, role) = (inner.text("name"), role.unwrap_or(Role::Read));
-        inner.finish();
-        match name {
-            Some(name) => self.settings.auth.add_named(&token, role, &name),
-            None => self.settings.auth.add(&token, role),
-        }
-        Ok(())
     }
 
     fn read_tls(&mut self, table: &Table<'_>) {
@@ -445,6 +431,7 @@ impl Draft {
             rules: Rules::new(self.rules, self.domains, self.lists, shadow)
                 .with_shadow_at(shadow_at),
             queues: QueuePlan { store: over.queue_store, ..self.queues },
+            xds: self.xds,
             notes: self.notes,
             listen,
             settings,
@@ -455,23 +442,6 @@ impl Draft {
 /// A table within a table, if it is there and is one.
 fn inner<'a>(table: &Table<'a>, name: &'static str) -> Option<Table<'a>> {
     table.get(name).and_then(|place| place.tell(place.table()))
-}
-
-/// A token: given, or in a file, or in the environment.
-fn token(table: &Table<'_>) -> Result<String, ConfigError> {
-    match (table.get("token"), table.get("token_file"), table.get("token_env")) {
-        (Some(place), None, None) => place.text(),
-        (None, Some(place), None) => {
-            let text = std::fs::read_to_string(place.text()?);
-            let text = text.map_err(|error| place.wrong(format!("cannot be read: {error}")))?;
-            Ok(text.trim().to_owned())
-        }
-        (None, None, Some(place)) => {
-            let name = place.text()?;
-            std::env::var(&name).map_err(|_| place.wrong(format!("{name} is not set")))
-        }
-        _ => Err(table.wrong("give one of token, token_file and token_env")),
-    }
 }
 
 fn check_memory(bytes: usize) -> Result<(), String> {

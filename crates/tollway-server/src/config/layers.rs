@@ -5,16 +5,24 @@ use std::fmt;
 use tollway_core::parse_size;
 
 use super::error::ConfigError;
+use crate::front::{Front, with_fronts};
 
-/// Declares the settings: each with its variable, how that reads, and what is expected of it.
+/// Declares the settings: where each front listens, and the others, each with its variable, how
+/// that reads, and what is expected of it.
 macro_rules! overrides {
-    ($(
+    ({ $(
+        $front:ident $place:ident $name:literal $title:literal $place_in:literal $port:literal,
+    )* } $(
         $(#[$doc:meta])*
         $field:ident: $type:ty = $variable:literal $read:ident $expected:literal;
     )*) => {
         /// Settings from outside the files. `None` leaves the file's, or the default.
         #[derive(Clone, Default, PartialEq, Eq)]
-        pub struct Overrides { $($(#[$doc])* pub $field: Option<$type>,)* }
+        pub struct Overrides {
+            $(#[doc = concat!("Where ", $title, " listens; `off` for nowhere.")]
+            pub $place: Option<String>,)*
+            $($(#[$doc])* pub $field: Option<$type>,)*
+        }
 
         impl Overrides {
             /// What the environment says; `lookup` gives the value of a variable.
@@ -24,28 +32,38 @@ macro_rules! overrides {
             /// If a variable is no number or no boolean where it must be.
             pub fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
                 let get = |name: &str| lookup(name).filter(|value| !value.is_empty());
-                Ok(Self { $($field: match get($variable) {
-                    Some(text) => Some($read(&text).ok_or_else(|| wrong($variable, $expected))?),
-                    None => None,
-                },)* })
+                Ok(Self {
+                    $($place: get($place_in),)*
+                    $($field: {
+                        let expected = || wrong($variable, $expected);
+                        get($variable).map(|text| $read(&text).ok_or_else(expected)).transpose()?
+                    },)*
+                })
             }
 
             /// These settings where they say something, `lower` elsewhere.
             #[must_use]
             pub fn over(self, lower: Self) -> Self {
-                Self { $($field: self.$field.or(lower.$field),)* }
+                Self {
+                    $($place: self.$place.or(lower.$place),)*
+                    $($field: self.$field.or(lower.$field),)*
+                }
+            }
+
+            /// Where a front listens.
+            pub fn place(&self, front: Front) -> Option<&str> {
+                match front { $(Front::$front => self.$place.as_deref(),)* }
+            }
+
+            /// The setting that says where a front listens.
+            pub const fn place_mut(&mut self, front: Front) -> &mut Option<String> {
+                match front { $(Front::$front => &mut self.$place,)* }
             }
         }
     };
 }
 
-overrides! {
-    /// Where HTTP listens; `off` for nowhere.
-    http: String = "TOLLWAY_HTTP" parsed "text";
-    /// Where gRPC listens.
-    grpc: String = "TOLLWAY_GRPC" parsed "text";
-    /// Where RESP listens.
-    resp: String = "TOLLWAY_RESP" parsed "text";
+with_fronts!(overrides! {
     /// The store: `memory` or a URL.
     store: String = "TOLLWAY_STORE" parsed "text";
     /// Where queues live: `memory`, `redb:PATH` or a URL.
@@ -70,7 +88,7 @@ overrides! {
     shadow: bool = "TOLLWAY_SHADOW" parsed "true or false";
     /// `text` or `json`.
     log_format: String = "TOLLWAY_LOG_FORMAT" parsed "text";
-}
+});
 
 impl fmt::Debug for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,27 +4,41 @@ use super::error::{ConfigError, Finding};
 use super::layers::Overrides;
 use super::reader::ConfigValue;
 use crate::endpoint::Endpoint;
+use crate::front::{Front, with_fronts};
 use tollway_core::fields::Hosts;
 
-/// Where to listen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
-    /// HTTP.
-    pub http: Option<Endpoint>,
-    /// gRPC.
-    pub grpc: Option<Endpoint>,
-    /// RESP.
-    pub resp: Option<Endpoint>,
-    /// Whether others than this machine may connect without a token.
-    pub public: bool,
+macro_rules! listen {
+    ({ $(
+        $front:ident $field:ident $name:literal $title:literal $variable:literal $port:literal,
+    )* }) => {
+        /// Where to listen.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Listen {
+            $(#[doc = $title] pub $field: Option<Endpoint>,)*
+            /// Whether others than this machine may connect without a token.
+            pub public: bool,
+        }
+
+        impl Default for Listen {
+            fn default() -> Self {
+                Self { $($field: Some(Endpoint::loopback($port)),)* public: false }
+            }
+        }
+
+        impl Listen {
+            /// Where a front listens.
+            pub const fn of(&self, front: Front) -> Option<&Endpoint> {
+                match front { $(Front::$front => self.$field.as_ref(),)* }
+            }
+
+            const fn of_mut(&mut self, front: Front) -> &mut Option<Endpoint> {
+                match front { $(Front::$front => &mut self.$field,)* }
+            }
+        }
+    };
 }
 
-impl Default for Listen {
-    fn default() -> Self {
-        let local = |port| Some(Endpoint::loopback(port));
-        Self { http: local(8080), grpc: local(8081), resp: local(6380), public: false }
-    }
-}
+with_fronts!(listen! {});
 
 /// Where the fields that say where to listen stand in files, to tell mistakes with their line.
 #[derive(Debug, Default)]
@@ -54,28 +68,24 @@ impl ListenFields {
 impl Listen {
     /// What is left when environment and flags have had their say. What cannot be read is noted.
     pub(super) fn new(over: &Overrides, finding: &Finding) -> Self {
-        let endpoint = |field: &str, text: &Option<String>, default: Option<Endpoint>| match text {
-            None => default,
-            Some(text) if text == "off" => None,
-            Some(text) => finding.tell(text.parse().map_err(|problem| outside(field, problem))),
-        };
-        let default = Self::default();
-        Self {
-            http: endpoint("listen.http", &over.http, default.http),
-            grpc: endpoint("listen.grpc", &over.grpc, default.grpc),
-            resp: endpoint("listen.resp", &over.resp, default.resp),
-            public: over.listen_public.unwrap_or(false),
+        let public = over.listen_public.unwrap_or(false);
+        let mut listen = Self { public, ..Self::default() };
+        for front in Front::ALL {
+            let Some(text) = over.place(front) else { continue };
+            let parsed = || text.parse().map_err(|problem| outside(front.field(), problem));
+            *listen.of_mut(front) = if text == "off" { None } else { finding.tell(parsed()) };
         }
+        listen
     }
 
     /// Notes fronts that would listen in the same place; `flags` are what beats the files.
     pub(super) fn check_apart(&self, fields: &ListenFields, flags: &Overrides, finding: &Finding) {
-        let from_flags = [flags.http.is_some(), flags.grpc.is_some(), flags.resp.is_some()];
+        let from_flags = Front::ALL.map(|front| flags.place(front).is_some());
         let fronts = self.fronts();
         for (index, (field, endpoint)) in fronts.iter().enumerate() {
             let Some(endpoint) = endpoint else { continue };
             for (other_field, other) in &fronts[..index] {
-                if other.as_ref().is_some_and(|other| endpoint.collides(other)) {
+                if other.is_some_and(|other| endpoint.collides(other)) {
                     // Of two fields the one that was written is to be changed, not a default.
                     let (field, other, at) = if fields.has(field) || from_flags[index] {
                         (*field, *other_field, index)
@@ -94,7 +104,7 @@ impl Listen {
     /// may be so by the very service that the files are for.
     pub(super) fn taken(&self, fields: &ListenFields) -> Vec<ConfigError> {
         let fronts = self.fronts().into_iter().filter(|(field, _)| fields.has(field));
-        let look = |(field, endpoint): (&str, Option<Endpoint>)| {
+        let look = |(field, endpoint): (&str, Option<&Endpoint>)| {
             let error = endpoint?.try_out().err()?;
             let hint = "the service that has this file may be what listens there";
             let problem = match error.kind() {
@@ -107,17 +117,12 @@ impl Listen {
     }
 
     /// Whether nothing listens: whoever serves like that serves nobody.
-    pub const fn is_nowhere(&self) -> bool {
-        self.http.is_none() && self.grpc.is_none() && self.resp.is_none()
+    pub fn is_nowhere(&self) -> bool {
+        Front::ALL.into_iter().all(|front| self.of(front).is_none())
     }
 
-    fn fronts(&self) -> [(&'static str, Option<Endpoint>); 3] {
-        let Self { http, grpc, resp, .. } = self;
-        [
-            ("listen.http", http.clone()),
-            ("listen.grpc", grpc.clone()),
-            ("listen.resp", resp.clone()),
-        ]
+    fn fronts(&self) -> [(&'static str, Option<&Endpoint>); Front::ALL.len()] {
+        Front::ALL.map(|front| (front.field(), self.of(front)))
     }
 
     /// The names by which the service answers while it knows no token. Others reach a public

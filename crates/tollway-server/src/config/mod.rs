@@ -21,12 +21,15 @@ mod names;
 mod owners;
 mod policies;
 mod push;
+pub(crate) mod pushed;
 pub(crate) mod queues;
 mod quota_streams;
 mod reader;
 mod stores;
+mod tokens;
 mod tree;
 mod work;
+mod xds;
 
 pub use call_limit::limit_of_call;
 pub use error::{ConfigError, Mistakes};

@@ -545,3 +545,56 @@ fn split_keys_are_for_redis_and_elsewhere_the_reader_is_told() {
     let config = load("a.toml", &format!("store = \"redis://127.0.0.1\"\n{text}")).unwrap();
     assert!(config.notes.is_empty());
 }
+
+#[test]
+fn a_control_plane_is_read_with_all_that_may_be_said_of_it() {
+    let text = r#"
+        [xds]
+        server = "https://envoy-gateway:18001"
+        node = "envoy-ratelimit"
+        authority = "ca.crt"
+        certificate = "tls.crt"
+        key = "tls.key"
+        server_name = "control"
+        metadata = { zone = "a" }
+        headers = { authorization = "Bearer s3cret" }
+        message_bytes = "8MiB"
+        reconnect_after = "1s"
+        reconnect_max = "1m"
+        keepalive = "10m"
+        start_without = true
+    "#;
+    let xds = load("a.toml", text).unwrap().xds.unwrap();
+    assert_eq!((xds.server.port_u16(), xds.node.as_str()), (Some(18_001), "envoy-ratelimit"));
+    assert_eq!((xds.message_bytes_max, xds.start_without), (8 << 20, true));
+    let shown = format!("{xds:?} {:?}", xds.headers);
+    assert!(!shown.contains("s3cret"), "{shown}");
+    assert!(load("a.toml", "").unwrap().xds.is_none());
+}
+
+#[test]
+fn what_is_wrong_with_a_control_plane_is_told_where_it_stands() {
+    let good = "server = \"http://h:1\"\nnode = \"n\"\n";
+    let tls = "server = \"https://h:1\"\nnode = \"n\"\n";
+    for (text, expected) in [
+        ("node = \"n\"".to_owned(), "a.toml:1: xds: server is missing"),
+        ("server = \"http://h:1\"".to_owned(), "a.toml:1: xds: node is missing"),
+        (good.replace("\"n\"", "\"\""), "a.toml:3: xds.node: must not be empty"),
+        (good.replace("http://h:1", "h:1"), "a.toml:2: xds.server: expected http://host:port"),
+        (good.replace("http://h:1", "http://h"), "xds.server: expected http://host:port"),
+        (good.replace("h:1", "u:s3cret@h:1"), "xds.server: expected http://host:port"),
+        (good.replace("h:1", "h:1/x"), "xds.server: expected http://host:port"),
+        (good.replace("http:", "redis:"), "xds.server: expected http://host:port"),
+        (format!("{good}authority = \"ca\""), "xds.authority: is for TLS"),
+        (format!("{tls}key = \"k\""), "a.toml:1: xds: certificate and key go together"),
+        (format!("{good}headers = {{ te = \"x\" }}"), "a.toml:4: xds.headers.te: is gRPC's own"),
+        (format!("{good}headers = {{ \"a b\" = \"x\" }}"), "is no name of a header field"),
+        (format!("{good}message_bytes = \"1KiB\""), "xds.message_bytes: 1024 bytes is out of"),
+        (format!("{good}reconnect_after = \"1m\"\nreconnect_max = \"1s\""), "is shorter than"),
+        (format!("{good}keepalive = \"0s\""), "a.toml:4: xds.keepalive: "),
+        (format!("{good}nodes = \"x\""), "a.toml:4: xds.nodes: unknown field; did you mean node?"),
+    ] {
+        let told = load("a.toml", &format!("[xds]\n{text}")).unwrap_err().to_string();
+        assert!(told.contains(expected) && !told.contains("s3cret"), "{text}: {told}");
+    }
+}

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::history::{Name, Series};
 use super::{describe, reply, text};
 use crate::adhoc::AdHoc;
-use crate::http::{Call, Trouble};
+use crate::enforcer::Enforcer;
+use crate::http::{Call, Trouble, why_no_usage};
 use crate::rules::Rules;
 
 const PAGE: usize = 25;
@@ -41,7 +42,8 @@ pub(crate) fn list(call: Call<'_>) -> Result<(), Trouble> {
         _ => return Err(Trouble::bad("sort must be name, allowed, denied or shadow")),
     }
     let page = shown.iter().skip(offset).take(limit);
-    let policies: Vec<Value> = page.map(|(name, series)| row(&rules, name, series)).collect();
+    let row = |(name, series): &(&Name, &Series)| row(&service.enforcer, &rules, name, series);
+    let policies: Vec<Value> = page.map(row).collect();
     reply(call, &json!({"matched": shown.len(), "offset": offset, "policies": policies}))
 }
 
@@ -52,13 +54,14 @@ fn is_in_force(rules: &Rules, (domain, policy): &Name) -> bool {
     }
 }
 
-fn row(rules: &Rules, name: &Name, series: &Series) -> Value {
+fn row(enforcer: &Enforcer, rules: &Rules, name: &Name, series: &Series) -> Value {
     let (domain, policy) = name;
     let config = rules.rule(policy).filter(|_| domain.is_empty());
     json!({
         "domain": domain,
         "policy": policy,
         "in_force": is_in_force(rules, name) || policy == AdHoc::NAME,
+        "usage": config.is_some_and(|rule| why_no_usage(enforcer, rule.policy()).is_none()),
         "totals": series.totals,
         "recent": series.recent,
         "config": config.map(|rule| describe::rule(rule, rules.is_shadow())),

@@ -12,8 +12,8 @@ use tracing::info;
 
 use super::history::{History, Name, Three};
 use crate::drain::Stop;
+use crate::front::Front;
 use crate::logs::escaped;
-use crate::metrics::Front;
 use crate::own_quotas::Keeper;
 use crate::service::Service;
 use crate::top::{Names, list};

@@ -75,6 +75,7 @@ impl Watch {
         if let Some(reason) = service.reload_error() {
             troubles.push(json!({"kind": "config_stale", "reason": reason}));
         }
+        troubles.extend(service.xds().into_iter().flat_map(|xds| xds.status().troubles()));
         troubles.extend(self.pressure(service, now, at));
         troubles.extend(self.clock(now, at));
         if let Some(old) = service.snapshots.old(now) {

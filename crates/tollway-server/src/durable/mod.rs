@@ -72,6 +72,7 @@ struct Books {
     failure: Option<Failure>,
     full_since: Option<Instant>,
     tried_at: Option<Instant>,
+    commits: u64,
     failed_commits: u64,
     /// The policies in force, for a ledger that is read anew.
     policies: Vec<Policy>,
@@ -130,6 +131,7 @@ impl From<NoRoom> for Failure {
 pub(crate) struct DurableHealth {
     pub(crate) keys: usize,
     pub(crate) is_full: bool,
+    pub(crate) commits: u64,
     pub(crate) failed_commits: u64,
 }
 
@@ -162,6 +164,7 @@ impl DurableStore {
             failure: None,
             full_since: None,
             tried_at: None,
+            commits: 0,
             failed_commits: 0,
             policies: Vec::new(),
         };
@@ -183,6 +186,11 @@ impl DurableStore {
         self.shared.books().ledger.as_ref().map_or(Timestamp::MIN, Ledger::last)
     }
 
+    /// How often changes were stored, each time with one sync of the disk for all who waited.
+    pub fn commits(&self) -> u64 {
+        self.shared.books().commits
+    }
+
     /// Notes which policies are in force.
     fn note_in_force(&self, policies: &[&Policy]) {
         let mut books = self.shared.books();
@@ -199,6 +207,7 @@ impl DurableStore {
         DurableHealth {
             keys: books.ledger.as_ref().map_or(0, Ledger::len),
             is_full: books.full_since.is_some(),
+            commits: books.commits,
             failed_commits: books.failed_commits,
         }
     }

@@ -68,17 +68,7 @@ impl NumberedTable for NoTable {
     }
 }
 
-impl Table for CountTable {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn name(self) -> &'static str {
-        Self::name(self)
-    }
-
-    fn index(self) -> u8 {
-        self as u8
-    }
-}
+tollway_journal::tables_by_name!(CountTable);
 
 impl NamedTable for CountTable {}
 

@@ -145,7 +145,7 @@ impl Writer {
         let sweeps = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_EVERY);
         let swept_up_to = std::mem::take(&mut self.swept_up_to);
         // Inside, so that a database that panics is closed as one that does.
-        let (open, swept_up_to) = contained(|| {
+        let (open, swept_up_to, changed) = contained(|| {
             let (mut changed, mut latest) = (put_changes(&mut open, tasks)?, Timestamp::MIN);
             latest = tasks.iter().map(|task| task.now).fold(latest, Timestamp::max);
             let mut up_to = swept_up_to;
@@ -157,13 +157,14 @@ impl Writer {
                 open.journal.put_named(CountTable::Head, 0, "", &write_head(latest));
                 open.journal.commit(&open.database, two_phase).map_err(Error::uncertain)?;
             }
-            Ok::<_, Error>((open, up_to))
+            Ok::<_, Error>((open, up_to, changed))
         })?;
         if sweeps {
             self.swept_at = Some(Instant::now());
         }
         self.swept_up_to = swept_up_to;
         self.open = Some(open);
+        self.shared.books().commits += u64::from(changed);
         Ok(())
     }
 

@@ -22,9 +22,9 @@ use super::unary::{UnaryBody, receive, respond};
 use super::{envoy, quota_stream, throttlecrab};
 use crate::auth::{Refused, Role};
 use crate::drain::Stop;
+use crate::front::Front;
 use crate::http::Peer;
 use crate::http2::{self, Answered, Holder, Keeping, Options};
-use crate::metrics::Front;
 use crate::worker::Worker;
 
 /// Calls of one connection under way at once.

@@ -19,7 +19,7 @@ use super::request::{Peer, Request, split_target};
 use super::routes::{admit, answer, is_stream};
 use crate::client_stream::{ClientStream, Input, Received, WRITE_BYTES};
 use crate::drain::Stop;
-use crate::metrics::Front;
+use crate::front::Front;
 use crate::worker::Worker;
 
 /// The longest head of a request, in bytes.

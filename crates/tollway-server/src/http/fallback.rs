@@ -33,8 +33,8 @@ use super::request::{Peer, Request};
 use super::routes::{admit, answer, events, is_stream};
 use crate::client_stream::{ClientStream, Input};
 use crate::drain::Stop;
+use crate::front::Front;
 use crate::http2::{self, Answered, Holder, Options, Unread, pass_writes};
-use crate::metrics::Front;
 use crate::worker::Worker;
 
 /// Requests of one HTTP/2 connection under way at once.

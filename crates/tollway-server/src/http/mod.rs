@@ -36,6 +36,7 @@ pub(crate) use problem::Trouble;
 pub(crate) use reply::Reply;
 pub(crate) use request::{Call, Peer, Request};
 pub(crate) use routes::{answer, decision_paths, permit_change};
+pub(crate) use usage::why_no_usage;
 
 #[cfg(test)]
 mod tests;

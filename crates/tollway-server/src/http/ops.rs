@@ -1,9 +1,10 @@
 //! What operators ask: health, readiness, metrics, top keys, reload, the OpenAPI document.
 //!
-//! `/healthz` says that the process runs, `/readyz` that it wants work: not while it drains. A
-//! refused reload does not make it unready, since the old rules still hold, but shows in the
-//! detail. Nor does a store that is gone: policies say what is answered then, and a store that all
-//! nodes share would take all of them from the balancer at once.
+//! `/healthz` says that the process runs, `/readyz` that it wants work: not while it drains, and
+//! not before a control plane that it follows has pushed the first rules. A refused reload does not
+//! make it unready, since the old rules still hold, but shows in the detail. Nor does a store that
+//! is gone: policies say what is answered then, and a store that all nodes share would take all of
+//! them from the balancer at once.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ fn used_queues(service: &Service) -> Option<&Queues> {
 /// `GET /readyz`.
 pub(super) fn readiness(mut call: Call<'_>) -> Result<(), Trouble> {
     let service = call.service();
-    let (is_ready, may_read) = (!service.is_draining(), call.role().is_some());
+    let (is_ready, may_read) = (service.is_ready(), call.role().is_some());
     let stale = service.reload_error();
     let queues = used_queues(service);
     call.reply.status = if is_ready { 200 } else { 503 };
@@ -83,6 +84,7 @@ pub(super) fn readiness(mut call: Call<'_>) -> Result<(), Trouble> {
         "queues": queues.map(|queues| if queues.health().is_full { "full" } else { "ok" }),
         "queue_store": queues.map(|queues| queues.outages().readiness(may_read)),
         "store": service.enforcer.outages().readiness(may_read),
+        "xds": service.xds().map(|xds| xds.status().json(may_read)),
     }))
 }
 
@@ -120,7 +122,19 @@ pub(super) fn rules(mut call: Call<'_>) -> Result<(), Trouble> {
         .collect();
     let mut domains: Vec<&str> = rules.domains().map(|domain| domain.name()).collect();
     domains.sort_unstable();
-    call.write(&json!({"policies": policies, "domains": domains, "shadow": rules.is_shadow()}))
+    let xds = call.service().xds().map(|xds| {
+        let mut overruled: Vec<&str> = rules.overruled().collect();
+        overruled.sort_unstable();
+        let mut told = xds.status().json(true);
+        told["overruled"] = overruled.into();
+        told
+    });
+    call.write(&json!({
+        "policies": policies,
+        "domains": domains,
+        "shadow": rules.is_shadow(),
+        "xds": xds,
+    }))
 }
 
 fn exposition(service: &Service) -> String {
@@ -144,8 +158,19 @@ fn exposition(service: &Service) -> String {
         text.gauge("tollway_durable_keys", help, health.keys as f64);
         let help = "Whether the disk of durable counts is full, so that their charges are refused.";
         text.gauge("tollway_durable_full", help, f64::from(u8::from(health.is_full)));
+        let help = "Commits of the file of durable counts, each with one sync for all who wait.";
+        text.counter("tollway_durable_commits_total", help, health.commits);
         let help = "Commits of the file of durable counts that failed.";
         text.counter("tollway_durable_commit_failures_total", help, health.failed_commits);
+    }
+    if let Some(usage) = service.enforcer.shared_usage() {
+        let help = "Requests whose usage is not in the store yet.";
+        text.gauge("tollway_usage_waiting", help, usage.book().waiting() as f64);
+        let help = "Units that will not be billed, because too much waited for the store.";
+        text.counter("tollway_usage_lost_units_total", help, usage.book().lost());
+    }
+    if let Some(xds) = service.xds() {
+        xds.status().write(&mut text);
     }
     if let Some(queues) = used_queues(service) {
         let health = queues.health();

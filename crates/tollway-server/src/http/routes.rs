@@ -14,7 +14,7 @@ use super::request::{Call, Request};
 use super::{compat, gate, ops, own_quotas, pages, usage};
 use crate::auth::{Refused, Role};
 use crate::dashboard::{self, EVENTS, assets, changes, keys, policies, proxy};
-use crate::metrics::Front;
+use crate::front::Front;
 use crate::operation::Verb;
 use crate::worker::Worker;
 

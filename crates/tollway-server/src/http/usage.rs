@@ -2,12 +2,14 @@
 
 use serde_json::{Value, json};
 use tollway_core::fields::calendar;
-use tollway_core::{Algorithm, Timestamp};
+use tollway_core::{Algorithm, Policy, Timestamp};
 
 use super::problem::Trouble;
 use super::request::{Call, decoded};
 use crate::dashboard::keys::bytes_of;
-use crate::durable::{PAGE_MAX, Usage, UsageQuery};
+use crate::durable::{PAGE_MAX, Usage, UsagePage, UsageQuery};
+use crate::enforcer::Enforcer;
+use crate::shared_usage::has_usage;
 use crate::top::hex;
 
 const PAGE_DEFAULT: usize = 100;
@@ -20,23 +22,9 @@ pub(super) async fn usage(mut call: Call<'_>) -> Result<(), Trouble> {
     let enforcer = &call.service().enforcer;
     let rules = enforcer.rules();
     let policy = rules.policy(&name).ok_or_else(|| Trouble::UnknownPolicy(name.to_string()))?;
-    if !policy.is_durable() {
-        let wrong = format!("the policy {name:?} is not durable: its usage is not kept");
+    if let Some(wrong) = why_no_usage(enforcer, policy) {
         return Err(Trouble::bad(wrong));
     }
-    if !matches!(policy.algorithm(), Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_)) {
-        let found = policy.algorithm().label();
-        return Err(Trouble::bad(format!(
-            "usage is counted by window: the policy {name:?} has the algorithm {found}, expected \
-             fixed-window or calendar-window"
-        )));
-    }
-    let Some(durable) = enforcer.durable() else {
-        return Err(Trouble::bad(
-            "usage is kept by services with states in memory: on a shared \
-                                 store no windows are kept that are over",
-        ));
-    };
     let (key, key_hex) = (call.request.query_text("key")?, call.request.parameter("key_hex"));
     let key = match (key, key_hex) {
         (Some(_), Some(_)) => return Err(Trouble::bad("give one of key and key_hex")),
@@ -54,10 +42,40 @@ pub(super) async fn usage(mut call: Call<'_>) -> Result<(), Trouble> {
         most: call.query_number("max", PAGE_DEFAULT, 1..=PAGE_MAX)?,
         now: enforcer.clock().now(),
     };
-    let page = durable.usage(query).await?;
+    let page = match (enforcer.durable(), enforcer.shared_usage()) {
+        (Some(durable), _) => durable.usage(query).await?,
+        (None, Some(shared)) => shared.usage(query).await?,
+        (None, None) => UsagePage::default(),
+    };
     let rows: Vec<Value> = page.rows.iter().map(row).collect();
     let after = page.after.map(|name| hex(name.as_bytes()));
     call.write(&json!({"usage": rows, "after": after}))
+}
+
+/// Why it is not kept what keys of the policy used; `None` if it is.
+pub(crate) fn why_no_usage(enforcer: &Enforcer, policy: &Policy) -> Option<String> {
+    let name = policy.name();
+    if !policy.is_durable() {
+        return Some(format!("the policy {name:?} is not durable: its usage is not kept"));
+    }
+    if !matches!(policy.algorithm(), Algorithm::FixedWindow(_) | Algorithm::CalendarWindow(_)) {
+        let found = policy.algorithm().label();
+        return Some(format!(
+            "usage is counted by window: the policy {name:?} has the algorithm {found}, expected \
+             fixed-window or calendar-window"
+        ));
+    }
+    match (enforcer.durable(), enforcer.shared_usage()) {
+        (Some(_), _) => None,
+        (None, Some(_)) => (!has_usage(policy)).then(|| {
+            format!(
+                "on a shared store usage is kept of windows at fixed times, and those of the \
+                 policy {name:?} begin with the first request of each key; expected anchor = \
+                 \"epoch\" or a calendar window"
+            )
+        }),
+        (None, None) => Some("usage is kept by the service that decides: ask that one".to_owned()),
+    }
 }
 
 /// Where a page goes on, as an earlier page said it.

@@ -116,7 +116,7 @@ pub(super) async fn answer(
     batch.flush(session, out).await;
     #[cfg(feature = "otlp")]
     if let Some((traces, begun)) = span {
-        traces.end(begun, (crate::metrics::Front::Resp, "RESP batch"), commands, 200);
+        traces.end(begun, (crate::front::Front::Resp, "RESP batch"), commands, 200);
     }
     progress
 }
@@ -348,7 +348,7 @@ impl<'a> Batch<'a> {
 
     fn refuse(&self, text: &str, encoder: &mut Encoder<'_>) {
         let metrics = self.worker.service.metrics();
-        metrics.front(crate::metrics::Front::Resp).rejected.add(1);
+        metrics.front(crate::front::Front::Resp).rejected.add(1);
         encoder.error(text);
     }
 }

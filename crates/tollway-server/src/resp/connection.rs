@@ -10,7 +10,7 @@ use super::encode::{Encoder, Version};
 use super::session::Session;
 use crate::client_stream::{ClientStream, Received};
 use crate::drain::Stop;
-use crate::metrics::Front;
+use crate::front::Front;
 use crate::worker::Worker;
 
 /// Serves a client until it leaves, misbehaves, or the service stops.

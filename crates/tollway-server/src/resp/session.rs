@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::encode::{Encoder, Version};
 use super::transaction::Transaction;
 use crate::auth::{Auth, Refused, Role};
-use crate::metrics::Front;
+use crate::front::Front;
 use crate::operation::Verb;
 use crate::rules::Rules;
 use crate::worker::Worker;

@@ -73,5 +73,8 @@ mod operations;
 /// Settings of queues: by file, by reload, by calls, by several services on one store.
 mod queue_settings;
 
+/// Rules that a control plane pushes: what is taken, what is refused, and what stays.
+mod xds;
+
 /// The dashboard's page, events, lists and changes, as a client sees them.
 mod dashboard;

@@ -695,7 +695,7 @@ fn every_front_listens_on_a_unix_socket_too() {
 }
 
 /// A certificate authority, and a certificate by it for `name`, made by openssl.
-fn certificates(folder: &Folder) {
+pub(crate) fn certificates(folder: &Folder) {
     let run = |arguments: &str| {
         output(Command::new("openssl").args(arguments.split(' ')).current_dir(&folder.0));
     };

@@ -44,6 +44,10 @@ pub struct Counters {
     pub bans: u64,
     /// Requests that came while banned.
     pub while_banned: u64,
+    /// Answers whose client left before their end (loopback only).
+    pub abandoned: u64,
+    /// Tokens of models that were sent (loopback only).
+    pub tokens_sent: u64,
     /// Most requests at work at once (loopback only).
     pub in_flight_max: u64,
     /// By bucket and resource.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::LimitSpec;
+use super::model::UsageTold;
 
 /// Something that goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -66,6 +67,13 @@ pub enum Fault {
         /// The status, such as 502.
         status: u16,
     },
+    /// The next answers of models tell what they used not at all or twice.
+    Usage {
+        /// How many answers.
+        count: u64,
+        /// How often they tell it.
+        told: UsageTold,
+    },
     /// The next answers do not arrive whole.
     End {
         /// How many answers.
@@ -122,6 +130,7 @@ pub(super) struct Faults {
     limits: HashMap<String, u64>,
     status: (u64, u16),
     ending: (u64, Ending),
+    usage: (u64, UsageTold),
 }
 
 impl Faults {
@@ -154,6 +163,7 @@ impl Faults {
                 self.limits.insert(bucket, limit);
             }
             Fault::Status { count, status } => self.status = (count, status),
+            Fault::Usage { count, told } => self.usage = (count, told),
             Fault::End { count, ending } => self.ending = (count, ending),
         }
     }
@@ -192,6 +202,10 @@ impl Faults {
 
     pub(super) fn take_status(&mut self) -> Option<u16> {
         take(&mut self.status.0).then_some(self.status.1)
+    }
+
+    pub(super) fn take_usage(&mut self) -> UsageTold {
+        if take(&mut self.usage.0) { self.usage.1 } else { UsageTold::Once }
     }
 
     /// How late this answer is.

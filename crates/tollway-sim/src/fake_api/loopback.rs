@@ -32,8 +32,8 @@ use tollway_core::Timestamp;
 use super::{Counters, Ending, Fault, Request, Spec, Upstream};
 use reply::Body;
 
-/// How much of a body is looked at; the rest is read and forgotten.
-const BODY_MAX: usize = 1 << 20;
+/// How much of a body is looked at; the rest is read and forgotten. Requests of models are long.
+const BODY_MAX: usize = 16 << 20;
 /// What clients prove themselves by; the first that is there counts.
 const CREDENTIALS: [HeaderName; 2] = [AUTHORIZATION, HeaderName::from_static("x-api-key")];
 
@@ -57,6 +57,8 @@ struct State {
     upstream: Upstream,
     in_flight: u64,
     in_flight_max: u64,
+    abandoned: u64,
+    tokens_sent: u64,
 }
 
 impl Loopback {
@@ -69,7 +71,13 @@ impl Loopback {
         let listener = TcpListener::bind(listen).await?;
         let address = listener.local_addr()?;
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let state = State { upstream: Upstream::new(spec), in_flight: 0, in_flight_max: 0 };
+        let state = State {
+            upstream: Upstream::new(spec),
+            in_flight: 0,
+            in_flight_max: 0,
+            abandoned: 0,
+            tokens_sent: 0,
+        };
         let shared = Arc::new(Shared {
             upstream: Mutex::new(state),
             start: Instant::now(),
@@ -115,8 +123,8 @@ impl Shared {
     fn counters(&self) -> Counters {
         let now = self.now();
         let mut state = self.state();
-        let in_flight_max = state.in_flight_max;
-        Counters { in_flight_max, ..state.upstream.counters(now).clone() }
+        let State { in_flight_max, abandoned, tokens_sent, .. } = *state;
+        Counters { in_flight_max, abandoned, tokens_sent, ..state.upstream.counters(now).clone() }
     }
 }
 
@@ -160,14 +168,18 @@ async fn answer(
         Request { method: head.method.as_str(), target: &target, credential, body: &body };
     let now = shared.now();
     let response = shared.state().upstream.answer(&request, now);
+    let delivery = Delivery(Some(Arc::clone(&shared)));
     if !response.delay.is_zero() {
         tokio::time::sleep(response.delay).await;
     }
     drop(flight);
     match response.ending {
         Ending::Stall => std::future::pending().await,
-        Ending::Close => Err(io::ErrorKind::ConnectionReset.into()),
-        Ending::Whole | Ending::CutBody | Ending::StallBody => Ok(reply::of(response)),
+        Ending::Close => {
+            delivery.done();
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+        Ending::Whole | Ending::CutBody | Ending::StallBody => Ok(reply::of(response, delivery)),
     }
 }
 
@@ -196,7 +208,7 @@ async fn aside(
         ("forget", _) => {
             let mut state = shared.state();
             state.upstream.forget_counts();
-            state.in_flight_max = 0;
+            (state.in_flight_max, state.abandoned, state.tokens_sent) = (0, 0, 0);
             reply::text(204, "")
         }
         ("faults", _) => inject(request, shared).await,
@@ -213,6 +225,29 @@ async fn inject(request: http::Request<Incoming>, shared: &Shared) -> http::Resp
             reply::text(204, "")
         }
         Err(error) => reply::text(400, &error.to_string()),
+    }
+}
+
+/// An answer on its way. Dropped before its end, its client has left.
+struct Delivery(Option<Arc<Shared>>);
+
+impl Delivery {
+    fn sent(&self, tokens: u64) {
+        if let Some(shared) = &self.0 {
+            shared.state().tokens_sent += tokens;
+        }
+    }
+
+    fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.state().abandoned += 1;
+        }
     }
 }
 

@@ -26,7 +26,7 @@ pub enum Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LimitSpec {
-    /// Requests per period, at least one.
+    /// Requests or tokens per period, at least one.
     pub limit: u64,
     /// The period.
     #[serde(deserialize_with = "crate::scenario::text::duration")]
@@ -43,11 +43,11 @@ pub struct Standing {
     pub allowed: bool,
     /// The limit.
     pub limit: u64,
-    /// Requests left.
+    /// Units left.
     pub remaining: u64,
     /// Until all of the limit is back.
     pub full_after: Duration,
-    /// Until one more request would be served; zero if it would be now.
+    /// Until the request would be served; zero if it would be now.
     pub next_after: Duration,
 }
 
@@ -58,7 +58,8 @@ pub(super) struct Meter {
     /// End of the window, or when the sliding bucket is full again.
     ends_ns: u64,
     used: u64,
-    log: VecDeque<u64>,
+    /// When units were taken, and how many.
+    log: VecDeque<(u64, u64)>,
 }
 
 impl Meter {
@@ -71,76 +72,91 @@ impl Meter {
         self.spec = Some(spec);
     }
 
-    pub(super) fn peek(&mut self, now: Timestamp) -> Standing {
+    /// Where the limit stands for a request of `count` units.
+    pub(super) fn peek(&mut self, count: u64, now: Timestamp) -> Standing {
         let Some(spec) = self.spec else { return Standing::unlimited() };
         let now_ns = now.as_nanos();
-        let period_ns = (spec.per.as_nanos() as u64).max(1);
         match spec.window {
-            Window::Fixed | Window::Clock => self.peek_window(spec, now_ns),
-            Window::Sliding => self.peek_sliding(spec, period_ns, now_ns),
-            Window::Exact => self.peek_exact(spec, period_ns, now_ns),
+            Window::Fixed | Window::Clock => self.peek_window(spec, count, now_ns),
+            Window::Sliding => self.peek_sliding(spec, count, now_ns),
+            Window::Exact => self.peek_exact(spec, count, now_ns),
         }
     }
 
-    pub(super) fn take(&mut self, now: Timestamp) -> Standing {
+    /// Takes `count` units, even more than are left: who asks first has peeked.
+    pub(super) fn take(&mut self, count: u64, now: Timestamp) -> Standing {
         let Some(spec) = self.spec else { return Standing::unlimited() };
-        let before = self.peek(now);
-        if !before.allowed {
-            return before;
-        }
         let now_ns = now.as_nanos();
-        let period_ns = (spec.per.as_nanos() as u64).max(1);
         match spec.window {
-            Window::Fixed | Window::Clock => self.take_window(spec.window, period_ns, now_ns),
+            Window::Fixed | Window::Clock => self.take_window(spec, count, now_ns),
             Window::Sliding => {
-                self.ends_ns = self.ends_ns.max(now_ns) + period_ns / spec.limit.max(1);
+                let taken_ns = interval_ns(spec).saturating_mul(count);
+                self.ends_ns = self.ends_ns.max(now_ns).saturating_add(taken_ns);
             }
-            Window::Exact => self.log.push_back(now_ns),
+            Window::Exact => self.log.push_back((now_ns, count)),
         }
-        Standing { allowed: true, ..self.peek(now) }
+        Standing { allowed: true, ..self.peek(1, now) }
     }
 
-    fn take_window(&mut self, window: Window, period_ns: u64, now_ns: u64) {
+    fn take_window(&mut self, spec: LimitSpec, count: u64, now_ns: u64) {
         if now_ns >= self.ends_ns {
+            let period_ns = period_ns(spec);
             self.used = 0;
-            self.ends_ns = match window {
+            self.ends_ns = match spec.window {
                 Window::Clock => (now_ns / period_ns + 1) * period_ns,
                 _ => now_ns + period_ns,
             };
         }
-        self.used += 1;
+        self.used = self.used.saturating_add(count);
     }
 
-    fn peek_window(&self, spec: LimitSpec, now_ns: u64) -> Standing {
+    fn peek_window(&self, spec: LimitSpec, count: u64, now_ns: u64) -> Standing {
         let open = now_ns < self.ends_ns;
         let used = if open { self.used } else { 0 };
         let left_ns = if open { self.ends_ns - now_ns } else { 0 };
-        Standing::new(spec.limit, used, left_ns, left_ns)
+        Standing::new(spec.limit, used, count, left_ns, left_ns)
     }
 
-    fn peek_sliding(&self, spec: LimitSpec, period_ns: u64, now_ns: u64) -> Standing {
-        let interval_ns = (period_ns / spec.limit.max(1)).max(1);
+    fn peek_sliding(&self, spec: LimitSpec, count: u64, now_ns: u64) -> Standing {
+        let interval_ns = interval_ns(spec);
         let debt_ns = self.ends_ns.saturating_sub(now_ns);
         let used = debt_ns.div_ceil(interval_ns);
-        let room_ns = interval_ns * spec.limit.saturating_sub(1);
-        Standing::new(spec.limit, used, debt_ns, debt_ns.saturating_sub(room_ns))
+        let room_ns = interval_ns * spec.limit.saturating_sub(count);
+        Standing::new(spec.limit, used, count, debt_ns, debt_ns.saturating_sub(room_ns))
     }
 
-    fn peek_exact(&mut self, spec: LimitSpec, period_ns: u64, now_ns: u64) -> Standing {
-        while self.log.front().is_some_and(|at_ns| at_ns + period_ns <= now_ns) {
+    fn peek_exact(&mut self, spec: LimitSpec, count: u64, now_ns: u64) -> Standing {
+        let period_ns = period_ns(spec);
+        while self.log.front().is_some_and(|(at_ns, _)| at_ns + period_ns <= now_ns) {
             self.log.pop_front();
         }
-        let used = self.log.len() as u64;
-        let left = |at_ns: Option<&u64>| at_ns.map_or(0, |at_ns| at_ns + period_ns - now_ns);
+        let used: u64 = self.log.iter().map(|(_, count)| count).sum();
+        let left = |at_ns: u64| at_ns + period_ns - now_ns;
         // The one whose end makes room: with a limit lowered in mid-run not the first.
-        let freeing = used.saturating_sub(spec.limit);
-        Standing::new(spec.limit, used, left(self.log.back()), left(self.log.get(freeing as usize)))
+        let mut freeing = (used + count).saturating_sub(spec.limit);
+        let ending = self.log.iter().find(|(_, count)| {
+            let is_enough = freeing <= *count;
+            freeing = freeing.saturating_sub(*count);
+            is_enough
+        });
+        let full_ns = self.log.back().map_or(0, |(at_ns, _)| left(*at_ns));
+        let next_ns = ending.map_or(full_ns, |(at_ns, _)| left(*at_ns));
+        Standing::new(spec.limit, used, count, full_ns, next_ns)
     }
 }
 
+fn period_ns(spec: LimitSpec) -> u64 {
+    u64::try_from(spec.per.as_nanos()).unwrap_or(u64::MAX).max(1)
+}
+
+/// How long one unit takes to come back.
+fn interval_ns(spec: LimitSpec) -> u64 {
+    (period_ns(spec) / spec.limit.max(1)).max(1)
+}
+
 impl Standing {
-    fn new(limit: u64, used: u64, full_ns: u64, next_ns: u64) -> Self {
-        let allowed = used < limit;
+    fn new(limit: u64, used: u64, count: u64, full_ns: u64, next_ns: u64) -> Self {
+        let allowed = used.saturating_add(count) <= limit;
         Self {
             allowed,
             limit,

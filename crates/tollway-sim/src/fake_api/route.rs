@@ -48,7 +48,7 @@ pub(super) fn tag(target: &str) -> Option<&str> {
 }
 
 /// The segments of a path without a leading `api` and `v10`.
-fn unversioned(path: &str) -> Vec<&str> {
+pub(super) fn unversioned(path: &str) -> Vec<&str> {
     let mut segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     if segments.first() == Some(&"api") {
         segments.remove(0);

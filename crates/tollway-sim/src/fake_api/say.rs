@@ -7,6 +7,7 @@ use tollway_core::Timestamp;
 use tollway_core::fields::calendar;
 
 use super::fault::{Ending, Faults};
+use super::model::{Due, Generated};
 use super::route::Match;
 use super::{Refusal, Request, Response, Scope, Spec, Standing, bodies};
 
@@ -113,10 +114,62 @@ impl Saying<'_> {
         whole(status, self.opening("application/json"), body.to_string())
     }
 
+    /// What a call of a model is answered with.
+    pub(super) fn model_answer(&self, answer: Generated, told: &[(Due, Standing)]) -> Response {
+        let is_stream = !answer.pieces.is_empty();
+        let content = if is_stream { "text/event-stream" } else { "application/json" };
+        let mut fields = self.opening(content);
+        self.say_models(told, &mut fields);
+        let Generated { body, pieces, tokens, every } = answer;
+        let response = whole(200, fields, body);
+        // What is sent whole is sent when all of it has been made.
+        let delay = every.saturating_mul(u32::try_from(tokens).unwrap_or(u32::MAX));
+        let delay = if is_stream { Duration::ZERO } else { delay };
+        Response { pieces, every, tokens, delay, ..response }
+    }
+
+    /// The denial of a call of a model by the limit on `dimension`.
+    pub(super) fn model_denial(
+        &self,
+        dimension: &str,
+        told: &[(Due, Standing)],
+        standing: Option<Standing>,
+    ) -> Response {
+        let mut fields = self.opening("application/json");
+        self.say_models(told, &mut fields);
+        // A call that is larger than the limit is never served: there is no time to tell.
+        if let Some(standing) = standing {
+            let subject =
+                Subject { bucket: dimension, per: Duration::ZERO, scope: "user", standing };
+            self.say(&self.spec.denied_fields, &subject, &mut fields);
+        }
+        let retry = standing.map_or(Duration::ZERO, |standing| standing.next_after);
+        let body = self.spec.denied_body.replace("{retry}", &decimal(retry));
+        whole(self.spec.denied_status, fields, body.replace("{dimension}", dimension))
+    }
+
+    fn say_models(&self, told: &[(Due, Standing)], fields: &mut Vec<(String, String)>) {
+        let Some(model) = &self.spec.model else { return };
+        for (due, standing) in told {
+            let said = model.fields.get(due.dimension).map_or(&[][..], Vec::as_slice);
+            let (bucket, standing) = (due.dimension, *standing);
+            self.say(
+                said,
+                &Subject { bucket, per: due.limit.per, scope: "user", standing },
+                fields,
+            );
+        }
+    }
+
+    pub(super) fn json(&self, status: u16, body: &serde_json::Value) -> Response {
+        whole(status, self.opening("application/json"), body.to_string())
+    }
+
     fn denied_body(&self, refusal: Refusal, standing: Standing) -> String {
         let retry = decimal(standing.next_after);
         let global = if refusal == Refusal::Global { "true" } else { "false" };
-        self.spec.denied_body.replace("{retry}", &retry).replace("{global}", global)
+        let body = self.spec.denied_body.replace("{retry}", &retry).replace("{global}", global);
+        body.replace("{dimension}", "requests")
     }
 
     /// The bucket that fields speak of, if it speaks at all.
@@ -248,7 +301,16 @@ fn echo(request: &Request<'_>, number: u64) -> String {
 }
 
 fn whole(status: u16, fields: Vec<(String, String)>, body: String) -> Response {
-    Response { status, fields, body, delay: Duration::ZERO, ending: Ending::Whole }
+    Response {
+        status,
+        fields,
+        body,
+        pieces: Vec::new(),
+        every: Duration::ZERO,
+        tokens: 0,
+        delay: Duration::ZERO,
+        ending: Ending::Whole,
+    }
 }
 
 /// The bucket as it stands beside a sub-limit that is spent: something left, back soon.

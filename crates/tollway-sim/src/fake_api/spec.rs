@@ -8,6 +8,7 @@ use serde::Deserialize;
 use super::bodies::{AnswerSpec, ErrorSpec};
 use super::fault::Scheduled;
 use super::meter::{LimitSpec, Window};
+use super::model::ModelSpec;
 use super::say::Value;
 use crate::scenario::text;
 
@@ -74,6 +75,9 @@ pub struct Spec {
     /// What errors look like, by status.
     #[serde(default)]
     pub errors: BTreeMap<String, ErrorSpec>,
+    /// The models, if it is an API of those: calls of them are limited by model only.
+    #[serde(default)]
+    pub model: Option<ModelSpec>,
     /// How long every answer stays under way.
     #[serde(default, deserialize_with = "text::duration")]
     pub latency: Duration,
@@ -217,8 +221,9 @@ impl Spec {
         if let Some(found) = spec.example.as_ref().filter(|example| !is_request(example)) {
             return Err(SpecError(format!("`{found}`: expected a request like `GET /path`")));
         }
-        let mut limits = spec.buckets.values().map(BucketSpec::limit).chain(spec.global);
-        if limits.any(|limit| limit.limit == 0 || limit.per.is_zero()) {
+        let of_models = spec.model.iter().flat_map(ModelSpec::limits);
+        let limits = spec.buckets.values().map(BucketSpec::limit).chain(spec.global);
+        if limits.chain(of_models).any(|limit| limit.limit == 0 || limit.per.is_zero()) {
             return Err(SpecError("a limit and its period must be at least one".to_owned()));
         }
         Ok(spec)
@@ -243,6 +248,10 @@ impl Spec {
     #[must_use]
     pub fn faster(mut self, factor: u32) -> Self {
         let factor = factor.max(1);
+        if let Some(model) = &mut self.model {
+            model.every /= factor;
+            model.limits_mut().for_each(|limit| limit.per /= factor);
+        }
         self.buckets.values_mut().for_each(|bucket| bucket.per /= factor);
         self.global.iter_mut().for_each(|global| global.per /= factor);
         self.html_retry /= factor;

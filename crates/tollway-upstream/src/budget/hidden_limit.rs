@@ -51,10 +51,11 @@ const MEMORY_UNREFUSED: Duration = Duration::from_secs(10);
 const UNSAID_MAX: Duration = Duration::from_secs(300);
 /// The shortest wait where none is told.
 const WAIT_MIN: Duration = Duration::from_millis(50);
-/// Requests in flight where no limit is known and one was accepted, and which part of those that
-/// were accepted in a row may be in flight later.
+/// Requests in flight where no limit is known and one was accepted; which part of those that were
+/// accepted in a row may be in flight later, and how many of their square roots at most.
 const OPEN_FIRST: u32 = 2;
 const OPEN_PART: u64 = 4;
+const OPEN_ROOTS: u64 = 2;
 /// Windows' worth of requests before a belief is tested: at first, and after many vain tests.
 const TEST_AFTER: u64 = 8;
 const TEST_AFTER_MAX: u64 = 32;
@@ -112,6 +113,8 @@ pub(super) struct HiddenLimit {
     belief: Option<Belief>,
     refusal: Option<Refusal>,
     was_refused: bool,
+    /// When the last refusal was answered that none before it foretold.
+    refused_at: Timestamp,
     blocked_until: Timestamp,
     /// Requests that may be in flight, unless the belief has been seen to hold.
     open: u32,
@@ -122,6 +125,8 @@ pub(super) struct HiddenLimit {
     /// Whether its window was made a little longer since it was last seen to hold.
     is_extended: bool,
     test: Option<Test>,
+    /// What was accepted before this says nothing of the belief.
+    since: Timestamp,
     /// Accepted since the last refusal or test.
     untested: u64,
     test_after: u64,
@@ -135,6 +140,7 @@ encoded!(HiddenLimit {
     belief,
     refusal,
     was_refused,
+    refused_at,
     blocked_until,
     open,
     pace_ns,
@@ -142,6 +148,7 @@ encoded!(HiddenLimit {
     is_seen,
     is_extended,
     test,
+    since,
     untested,
     test_after,
     next_test,
@@ -244,6 +251,10 @@ impl HiddenLimit {
             if left >= self.blocked_until {
                 self.refusal = None;
                 self.untested = 1;
+                if !refusal.is_settled {
+                    // What only made a window longer is about the same belief.
+                    self.since = now;
+                }
             } else {
                 // Its answer came late: it completes what the refusal means.
                 self.end(id);
@@ -287,6 +298,13 @@ impl HiddenLimit {
         if let Some(test) = self.test.take_if(|test| test.id == refused.id) {
             return self.fail_test(test, refused, now);
         }
+        if self.refusal.is_none() && refused.left <= self.refused_at {
+            // The same, but the request that went first was answered sooner.
+            self.blocked_until =
+                self.blocked_until.max(now.after(refused.told.unwrap_or_default()));
+            return self.blocked_until.since(now);
+        }
+        self.refused_at = now;
         self.extend(refused, now).unwrap_or_else(|| self.begin(refused, now))
     }
 
@@ -329,12 +347,16 @@ impl HiddenLimit {
     }
 
     /// One more was accepted, so more may be in flight: by one, up to a window's worth, where a
-    /// limit is believed. Else two, and later a quarter of what was accepted in a row: so many are
-    /// refused together where a limit begins that nobody expects.
+    /// limit is believed. Else two, and later a quarter of what was accepted in a row, but no more
+    /// than twice its square root: so many are refused together where a limit begins that nobody
+    /// expects. With the root alone, limits far away are used too slowly at first.
     fn open_up(&mut self, most: u32) {
         let open = match self.belief {
             Some(_) => self.open.saturating_add(1),
-            None => u32::try_from(self.untested / OPEN_PART).unwrap_or(u32::MAX).max(OPEN_FIRST),
+            None => {
+                let part = (self.untested / OPEN_PART).min(OPEN_ROOTS * self.untested.isqrt());
+                u32::try_from(part).unwrap_or(u32::MAX).max(OPEN_FIRST)
+            }
         };
         self.open = open.max(self.open).min(most.max(1));
     }
@@ -405,22 +427,36 @@ impl HiddenLimit {
     /// A refusal just after the end of a window as it was believed: requests differ in how long
     /// they travel, so the window is a little longer. How long to wait.
     fn extend(&mut self, refused: &Refused, now: Timestamp) -> Option<Duration> {
-        // Twice is no accident, unless the belief was seen to hold in between.
-        let may_be = self.refusal.is_none() && (self.is_seen || !self.is_extended);
+        let is_told = refused.told.is_some();
+        let may_be = match &self.refusal {
+            // Twice is no accident, unless the belief was seen to hold in between, or it is told
+            // how much longer it is.
+            None => is_told || self.is_seen || !self.is_extended,
+            Some(last) => is_told && last.is_settled,
+        };
         let belief = self.belief.filter(|_| may_be)?;
         let more_ns = belief.window_ns / 8;
         let behind = before(refused.left, belief.window_ns + more_ns);
         let behind = self.accepted.nth_since(behind, 1)?;
         let is_over = behind.after(belief.window()) <= refused.left;
         let longer = behind.after(Duration::from_nanos(belief.window_ns + more_ns));
-        let wait = refused.told.unwrap_or(longer.since(now).max(WAIT_MIN));
-        let window_ns = nanos(now.after(wait).since(behind));
+        let soon = longer.since(now).max(WAIT_MIN);
+        let wait = refused.told.unwrap_or(soon);
+        // Of whole seconds nobody knows which part is the window's.
+        let more = if refused.is_rounded() { soon.min(wait) } else { wait };
+        let window_ns = nanos(now.after(more).since(behind));
         if !is_over || window_ns > belief.window_ns + 2 * more_ns {
             return None;
         }
-        let window_ns = window_ns.max(belief.window_ns);
-        let above_ns = belief.above_ns.max(nanos(refused.left.since(behind))).min(window_ns);
-        let belief = Belief { window_ns, above_ns, ..belief };
+        let used = self.accepted.since(before(refused.left, belief.window_ns));
+        let belief = if !is_told && used > belief.units / 2 {
+            // A window that is longer refuses the first ones of the next, so there is less in it.
+            Belief { units: used.min(belief.units), ..belief }
+        } else {
+            let window_ns = window_ns.max(belief.window_ns);
+            let above_ns = belief.above_ns.max(nanos(refused.left.since(behind))).min(window_ns);
+            Belief { window_ns, above_ns, ..belief }
+        };
         let since = self.relevant_since(&belief, now);
         (self.belief, self.untested, self.is_extended) = (Some(belief), 0, true);
         self.blocked_until = self.blocked_until.max(now.after(wait));
@@ -457,7 +493,7 @@ impl HiddenLimit {
     fn relevant_since(&self, belief: &Belief, now: Timestamp) -> Timestamp {
         match self.is_seen {
             true => before(now, belief.window_ns / 8 * 9),
-            false => self.accepted.newest(self.untested).unwrap_or(Timestamp::MIN),
+            false => self.since,
         }
     }
 
@@ -497,6 +533,13 @@ impl HiddenLimit {
     }
 }
 
+impl Refused {
+    /// Whether the wait is told in whole seconds, and so may be almost one second less.
+    fn is_rounded(&self) -> bool {
+        self.told.is_some_and(|told| told.subsec_nanos() == 0)
+    }
+}
+
 impl Refusal {
     fn new(refused: &Refused, in_a_row: u32, now: Timestamp) -> Self {
         Self {
@@ -504,7 +547,7 @@ impl Refusal {
             left: refused.left,
             in_a_row,
             is_told: refused.told.is_some(),
-            is_rounded: refused.told.is_some_and(|told| told.subsec_nanos() == 0),
+            is_rounded: refused.is_rounded(),
             probe: None,
             since: Timestamp::MIN,
             before: Belief::default(),

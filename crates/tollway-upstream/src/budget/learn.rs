@@ -453,7 +453,7 @@ impl Learning<'_> {
         };
         let learned = found.filter(|(reading, _)| concerns(reading)).is_some_and(
             |(reading, reset)| match self.part {
-                Some(part) => meter.observe_part(part, &sent, reading, *reset, self.event, now),
+                Some(part) => meter.observe_part(&sent, part, reading, *reset, self.event, now),
                 None => meter.observe(&sent, reading, *reset, self.event, now),
             },
         );

@@ -1,10 +1,10 @@
 """An API that judges: it limits as six public APIs do, and records what it served and refused.
 
-    upstream.py NAME OPTIONS BODIES
+    upstream.py NAME OPTIONS BODIES...
 
 OPTIONS is JSON: limits by name as [size, period in seconds], and `latency`, the bounds in
-milliseconds between which answers take. BODIES is the TOML file with the bodies that clients of
-that API read. The first line that it prints is where it listens.
+milliseconds between which answers take. BODIES are TOML files with the bodies that clients of that
+API read. The first line that it prints is where it listens.
 
     GET /_judge/record    every call in order: when it arrived and was answered, in seconds; the
                           route; which limit refused it, or null. And for how long, all in all,
@@ -159,9 +159,10 @@ async def serve(upstream, reader, writer):
         writer.close()
 
 
-async def main(name, options, bodies):
-    with open(bodies, "rb") as file:
-        upstream = Upstream(name, json.loads(options), tomllib.load(file))
+async def main(name, options, *bodies):
+    described = [tomllib.load(open(path, "rb")) for path in bodies]
+    answers = [answer for one in described for answer in one["answers"]]
+    upstream = Upstream(name, json.loads(options), {**described[0], "answers": answers})
     watch = asyncio.create_task(upstream.watch_the_machine())
     server = await asyncio.start_server(
         lambda reader, writer: serve(upstream, reader, writer), "127.0.0.1", 0, backlog=1024

@@ -36,7 +36,7 @@ async def openai(proxy, fake):
     client = sdk.AsyncOpenAI(api_key="one", base_url=f"{proxy}/v1")
     said = [{"role": "user", "content": "Say hello."}]
     chat = await client.chat.completions.create(model="gpt-4o-mini", messages=said)
-    assert chat.choices[0].message.content == "Hello." and chat.usage.total_tokens == 10, chat
+    assert chat.choices[0].message.content == "Hello." and chat.usage.total_tokens == 5, chat
     found = await client.embeddings.create(model="text-embedding-3-small", input="hello")
     assert found.data[0].embedding == [0.0, 0.5, 1.0], found
     response = await client.responses.create(model="gpt-4o-mini", input="Say hello.")
@@ -61,7 +61,7 @@ async def anthropic(proxy, fake):
     asked = {"model": "claude-sonnet-4-5", "messages": [{"role": "user", "content": "Hello?"}]}
     message = await client.messages.create(max_tokens=20, **asked)
     assert message.content[0].text == "Hello." and message.usage.output_tokens == 2, message
-    assert (await client.messages.count_tokens(**asked)).input_tokens == 8
+    assert (await client.messages.count_tokens(**asked)).input_tokens == 2
     assert [model.id async for model in client.models.list()] == ["claude-sonnet-4-5"]
     await raises(sdk.NotFoundError, client.models.retrieve("404-model"))
     revoked = client.with_options(api_key="revoked")

@@ -1,7 +1,7 @@
 //! The tables of a file of queues; what their rows hold is in `rows`.
 
 use tollway_core::named_enum;
-use tollway_journal::{Layout, NamedTable, NumberedTable, Table, Written};
+use tollway_journal::{Layout, NamedTable, NumberedTable, Written};
 
 named_enum! {
     /// Tables whose rows are found by queue and job; a queue's own row is that of job 0.
@@ -37,17 +37,7 @@ impl Layout for QueueFile {
     const FORMAT: u32 = super::rows::FORMAT;
 }
 
-impl Table for Numbered {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn name(self) -> &'static str {
-        Self::name(self)
-    }
-
-    fn index(self) -> u8 {
-        self as u8
-    }
-}
+tollway_journal::tables_by_name!(Numbered, Named);
 
 impl NumberedTable for Numbered {
     /// The rows of a job and of its end are written once, and it moves only while there is such a
@@ -58,18 +48,6 @@ impl NumberedTable for Numbered {
             Self::Moves => Written::Beside(Self::Jobs),
             Self::Dead | Self::Queues => Written::Often,
         }
-    }
-}
-
-impl Table for Named {
-    const ALL: &'static [Self] = &Self::ALL;
-
-    fn name(self) -> &'static str {
-        Self::name(self)
-    }
-
-    fn index(self) -> u8 {
-        self as u8
     }
 }
 

@@ -27,8 +27,8 @@ impl Meter {
     /// As [`Self::observe`], of a part.
     pub(in crate::budget) fn observe_part(
         &mut self,
-        part: OwnPart,
         sent: &Sent,
+        part: OwnPart,
         reading: &Reading,
         reset: Option<Duration>,
         event: u64,

@@ -263,17 +263,18 @@ fn a_profile_says_how_many_may_be_refused_at_once_by_a_limit_that_nothing_tells(
 
 /// As many are refused together as are under way where a limit begins that nobody expects.
 #[test]
-fn where_nobody_expects_a_limit_two_are_under_way_or_a_quarter_of_what_was_accepted() {
+fn where_nobody_expects_a_limit_a_quarter_of_what_was_accepted_is_under_way_or_two_roots() {
     let mut desk = Desk::of(Arc::new(Profile::parse("name = 'silent'\n").expect("a profile")));
     let mut under_way = std::collections::VecDeque::from([desk.go("/a")]);
-    for _ in 0..200 {
+    for _ in 0..500 {
         desk.wait("/a");
     }
-    for accepted in 1..=100 {
+    for accepted in 1..=400_usize {
         let ticket = under_way.pop_front().expect("somebody is under way");
         desk.answer(ticket, 200, &[]);
         under_way.extend(desk.look().iter().map(|waiter| desk.ticket_of(*waiter)));
-        assert_eq!(under_way.len(), 2.max(accepted / 4), "after {accepted}");
+        let part = (accepted / 4).min(2 * accepted.isqrt());
+        assert_eq!(under_way.len(), part.max(2), "after {accepted}");
     }
 }
 
