@@ -53,6 +53,7 @@ pub mod calendar_window;
 pub mod civil;
 pub mod concurrency;
 pub mod dice;
+pub mod division;
 pub mod fields;
 pub mod fixed_window;
 pub mod gcra;

@@ -158,6 +158,15 @@ impl Domain {
         self.root.policies()
     }
 
+    /// The limit for entries whose order means nothing: that of the first order, by their keys, in
+    /// which the tree has one.
+    pub(crate) fn find_in_any_order(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
+        let mut order = Vec::with_capacity(entries.len());
+        let mut entries = entries.to_vec();
+        entries.sort_unstable();
+        self.root.leads_on(&entries, &mut order).then(|| self.find(&order))?
+    }
+
     /// The limit for a descriptor with these entries.
     pub(crate) fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
         let mut node = &self.root;
@@ -222,6 +231,29 @@ impl Node {
                 values.insert(value.to_owned(), node).is_none()
             }
         }
+    }
+
+    /// Finds an order of the entries that leads from here to a limit.
+    fn leads_on<'a>(
+        &self,
+        entries: &[(&'a str, &'a str)],
+        order: &mut Vec<(&'a str, &'a str)>,
+    ) -> bool {
+        if order.len() == entries.len() {
+            return self.limit.is_some();
+        }
+        for entry in entries {
+            if order.contains(entry) {
+                continue;
+            }
+            let Some((next, _)) = self.next(entry.0, entry.1) else { continue };
+            order.push(*entry);
+            if next.leads_on(entries, order) {
+                return true;
+            }
+            order.pop();
+        }
+        false
     }
 
     /// The policies of this place and of those behind it.

@@ -294,7 +294,7 @@ where
 
 /// Reads what little may be left of a request and keeps nothing of it: some clients take an answer
 /// that comes before they have sent everything for an error.
-async fn discard(request: &mut Incoming) {
+pub(crate) async fn discard(request: &mut Incoming) {
     if request.is_end_stream() {
         return;
     }

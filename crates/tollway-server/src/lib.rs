@@ -49,6 +49,7 @@ mod pressure;
 mod process;
 mod queue_watch;
 mod queues;
+mod quota_streams;
 mod reload;
 mod resp;
 mod rls;

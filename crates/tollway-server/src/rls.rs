@@ -18,6 +18,7 @@
 //! client could use any amount as long as its last piece does not fit. So what is denied of reports
 //! is counted all the same.
 
+mod divided;
 mod limits;
 mod response;
 #[cfg(test)]
@@ -25,6 +26,7 @@ mod tests;
 
 use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
+pub(crate) use divided::{Divided, divided};
 pub(crate) use limits::{UNIT_EXPECTED, Unit, limit_policy, printable};
 pub(crate) use response::{Response, Status};
 

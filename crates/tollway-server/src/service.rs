@@ -22,6 +22,7 @@ use crate::front::Front;
 use crate::metrics::Metrics;
 use crate::own_quotas::Keeper;
 use crate::queues::Queues;
+use crate::quota_streams::QuotaStreams;
 use crate::reload::Sighting;
 use crate::rules::Rules;
 use crate::settings::Settings;
@@ -54,6 +55,7 @@ pub struct Service {
     /// In how many parts the store splits keys, by policy: it was told when it was opened.
     pub(crate) splits: BTreeMap<String, NonZeroU16>,
     room: Arc<Room>,
+    quota_streams: QuotaStreams,
     wrong_tokens: WrongTokens,
 }
 
@@ -98,6 +100,7 @@ impl Service {
             dashboard: Dashboard::default(),
             splits,
             room: Arc::new(room),
+            quota_streams: QuotaStreams::default(),
             wrong_tokens: WrongTokens::default(),
         }
     }
@@ -136,6 +139,11 @@ impl Service {
     /// The room for what unfinished requests of all connections hold.
     pub const fn room(&self) -> &Arc<Room> {
         &self.room
+    }
+
+    /// The portions of quotas that gateways enforce by themselves.
+    pub(crate) const fn quota_streams(&self) -> &QuotaStreams {
+        &self.quota_streams
     }
 
     /// The same service with queues.

@@ -23,6 +23,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<Cidr>,
     /// The field in which they say it.
     pub forwarded_by: ForwardedBy,
+    /// How long a portion of a quota is good that a gateway enforces by itself.
+    pub quota_lifetime: Option<Duration>,
 }
 
 /// Bounds on connections and requests.

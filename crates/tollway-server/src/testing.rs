@@ -15,7 +15,7 @@ use crate::resp::parse::{Bounds, Frame, parse};
 use crate::service::Service;
 use crate::worker::Worker;
 
-pub use crate::grpc::messages;
+pub use crate::grpc::{messages, quota_messages};
 
 /// The paths that decide, each asked by `POST` with a JSON body.
 pub fn decision_paths() -> Vec<&'static str> {

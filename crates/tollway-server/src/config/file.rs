@@ -16,7 +16,7 @@ use super::policies::ByStore;
 use super::reader::{ConfigValue, Source, Table};
 use super::stores::{check_file, check_queue_file, check_queue_store, check_store, place_of};
 use super::tree::parse;
-use super::{descriptors, policies, queues, tokens, xds};
+use super::{descriptors, policies, queues, quota_streams, tokens, xds};
 use crate::auth::Role;
 use crate::config_line::ConfigLine;
 use crate::descriptors::Domain;
@@ -314,6 +314,7 @@ impl Draft {
             }
             Ok(text)
         });
+        quota_streams::read(table, &mut self.settings);
         queues::read(table, &mut self.queues, &mut self.queue_names);
         self.read_limits(table);
         for place in table.each("tokens") {

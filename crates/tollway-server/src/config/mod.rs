@@ -23,6 +23,7 @@ mod policies;
 mod push;
 pub(crate) mod pushed;
 pub(crate) mod queues;
+mod quota_streams;
 mod reader;
 mod stores;
 mod tokens;

@@ -15,10 +15,11 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 use super::messages::RateLimitResponse;
+use super::pings::{Pinged, Pings};
 use super::reflection::{self, Reflection};
 use super::socket_name::Renamed;
 use super::unary::{UnaryBody, receive, respond};
-use super::{envoy, throttlecrab};
+use super::{envoy, quota_stream, throttlecrab};
 use crate::auth::{Refused, Role};
 use crate::drain::Stop;
 use crate::front::Front;
@@ -95,20 +96,31 @@ where
 {
     let first_by = Instant::now() + worker.service.settings().limits.first_request_after;
     let options = Options { front: Front::Grpc, streams_max: STREAMS_MAX, first_by };
+    let pings = Pings::default();
+    let streams = Streams { probes: probes.clone(), pings: pings.clone(), stop: stop.clone() };
     let respond = |request: Request<Incoming>, holder| {
-        let (worker, probes) = (Rc::clone(worker), probes.clone());
-        async move { answer(&worker, peer.address, probes, request, holder).await }
+        let (worker, streams) = (Rc::clone(worker), streams.clone());
+        async move { answer(&worker, peer.address, streams, request, holder).await }
     };
     if peer.is_unix {
-        return http2::serve(worker, Renamed::new(stream), options, stop, respond).await;
+        let stream = Pinged::new(Renamed::new(stream), pings);
+        return http2::serve(worker, stream, options, stop, respond).await;
     }
-    http2::serve(worker, stream, options, stop, respond).await
+    http2::serve(worker, Pinged::new(stream, pings), options, stop, respond).await
+}
+
+/// What calls need that go on for as long as their client likes.
+#[derive(Clone)]
+struct Streams {
+    probes: Probes,
+    pings: Pings,
+    stop: Stop,
 }
 
 async fn answer(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     peer: IpAddr,
-    probes: Probes,
+    streams: Streams,
     mut request: Request<Incoming>,
     holder: Holder,
 ) -> Answered<AnswerBody> {
@@ -122,8 +134,18 @@ async fn answer(
             let response = kept(response, &holder).map(Either::Left);
             Answered { response, request: Some(request.into_body()) }
         }
+        None if request.uri().path() == quota_stream::PATH => {
+            let Streams { pings, stop, .. } = streams;
+            let begun = quota_stream::answer(worker, request.into_body(), &pings, holder, stop);
+            let refused = |status| counted(worker, respond::<RateLimitResponse>(Err(status)));
+            let response = match begun {
+                Ok(response) => response.map(Either::Right),
+                Err(status) => refused(status).map(Either::Left),
+            };
+            Answered { response, request: None }
+        }
         None => {
-            let response = answer_probe(worker, probes, request, &holder).await;
+            let response = answer_probe(worker, streams.probes, request, &holder).await;
             Answered { response, request: None }
         }
     };
@@ -158,7 +180,8 @@ async fn answer_call(
             Err(status) => Err(status),
         };
         counted(worker, respond(outcome))
-    } else if path.starts_with(HEALTH) || path.starts_with(REFLECTION) {
+    } else if path == quota_stream::PATH || path.starts_with(HEALTH) || path.starts_with(REFLECTION)
+    {
         return None;
     } else {
         let unknown = Status::new(Code::Unimplemented, format!("there is no method {path}"));

@@ -145,6 +145,7 @@ fn exposition(service: &Service) -> String {
     text.gauge("tollway_draining", "Whether the service is about to stop.", is_draining);
     service.enforcer.write_store(&mut text);
     service.stale.write(&mut text);
+    service.quota_streams().write(&mut text);
     service.metrics().write(service.enforcer.store_name(), &mut text);
     let held_bytes = service.room().bytes() as f64;
     text.gauge("tollway_held_bytes", "Held for unfinished requests.", held_bytes);

@@ -21,6 +21,9 @@ mod clients;
 /// Proxies that ask before they let a request through: nginx, Envoy.
 mod proxies;
 
+/// Quotas that gateways enforce by themselves, with real Envoys.
+mod quota_streams;
+
 /// Limits that follow a calendar.
 mod plans;
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use crate::harness::{Child, Folder, Http, eventually, free_port, start, tool};
 
 /// An upstream that answers everything with 200.
-fn upstream() -> SocketAddr {
+pub(crate) fn upstream() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -25,7 +25,7 @@ fn upstream() -> SocketAddr {
     address
 }
 
-fn spawn(mut command: Command, port: u16) -> Child {
+pub(crate) fn spawn(mut command: Command, port: u16) -> Child {
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let child = Child(child);
     eventually("the proxy listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
