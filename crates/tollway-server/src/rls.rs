@@ -7,7 +7,7 @@
 //! ```text
 //!   descriptor --+-- no rule ----------------> OK, nothing counted
 //!                +-- unlimited --------------> OK, remaining u32::MAX
-//!                +-- hits 0 -----------------> looked at
+//!                +-- hits 0 -----------------> looked at: over if more than the limit is used
 //!                +-- negative hits ----------> given back
 //!                +-- quota mode -------------> denies only if all in quota mode are over
 //!                `-- otherwise --------------> all together
@@ -209,7 +209,7 @@ async fn decide_all(
     for (index, (case, ask)) in cases.iter().zip(asks).enumerate() {
         let (Some(ask), Some(limit)) = (*ask, case.limit) else { continue };
         if case.hits == 0 {
-            let verdict = decider.peek(&[ask]).await?;
+            let verdict = looked(decider.peek(&[ask]).await?);
             outcomes.note(&[(index, ask)], &verdict);
             match limit.quota_mode {
                 true => quota_looks.push(verdict.is_allowed()),
@@ -248,6 +248,21 @@ async fn decide_all(
         }
     }
     Ok(outcomes)
+}
+
+/// What a look at one limit says: over only if more than the limit is used. A store looks whether
+/// there is a unit to take, and none is asked for here.
+fn looked(verdict: Verdict) -> Verdict {
+    let [decision] = verdict.decisions() else { return verdict };
+    let snapshot = decision.snapshot();
+    if !snapshot.is_exactly_spent() {
+        return verdict;
+    }
+    let allowed = Verdict::one(Decision::Allow(snapshot));
+    match verdict.store_failure() {
+        Some(failure) => allowed.degraded_by(failure),
+        None => allowed,
+    }
 }
 
 /// Counts what the reports among descriptors tell that was denied, and so not taken.

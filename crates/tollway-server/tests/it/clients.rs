@@ -1,16 +1,21 @@
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::Arc;
 
 use prost_types::value::Kind;
+use tokio::runtime::Runtime;
+use tollway_redis::{RedisStore, Settings};
 use tollway_server::testing::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
     ThrottleRequest, ThrottleResponse, UInt64Value,
 };
+use tollway_testkit::servers::{Engine, Server};
 use tonic::client::Grpc as TonicGrpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
+use crate::failures::on;
 use crate::harness::{Http, output, start, tool, tools};
 
 const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1m\"\n";
@@ -180,6 +185,43 @@ fn what_a_descriptor_reports_is_counted_whatever_was_left() {
     assert_eq!(hit(None, 3), (2, 0));
     let requests = grpc.ask(&[("requests", "ada")]);
     assert_eq!(requests.statuses[0].limit_remaining, 2, "the two looks before, and this one");
+}
+
+/// As `token-quota.sh` of envoyproxy/ratelimit has it.
+#[test]
+fn a_look_is_over_only_if_more_than_the_limit_is_used() {
+    let rule =
+        |key: &str, limit: &str| format!("[[domains.descriptors]]\nkey = \"{key}\"\n{limit}\n");
+    let rules = [
+        rule("window", "rate_limit = { unit = \"minute\", requests_per_unit = 2 }"),
+        rule("sliding", "quota = \"2/1m\"\nalgorithm = \"sliding-window\""),
+        rule("calendar", "quota = \"2/day\"\nalgorithm = \"calendar-window\""),
+        rule("bucket", "quota = \"2/1h\""),
+        rule("q1", "quota_mode = true\nrate_limit = { unit = \"hour\", requests_per_unit = 2 }"),
+    ];
+    let rules = "[[domains]]\ndomain = \"edge\"\n".to_owned() + &rules.concat();
+    looks_and_reports(start(&rules).grpc);
+    let server = Server::start(Engine::Redis, &[]);
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(RedisStore::connect(&server.url(), Settings::default())).unwrap();
+    looks_and_reports(on(Arc::new(store), "redis", &rules).grpc);
+}
+
+/// Looks at each rule and reports one unit, in turn.
+fn looks_and_reports(address: SocketAddr) {
+    let mut grpc = Grpc::connect(address);
+    let mut hit = |key: &str, hits: u64| {
+        let hits_addend = Some(UInt64Value { value: hits });
+        let asked = RateLimitDescriptor { hits_addend, ..descriptor(&[(key, "ada")]) };
+        codes(&grpc.should_rate_limit(request([asked])).unwrap()).0
+    };
+    for key in ["window", "sliding", "calendar", "q1"] {
+        let requests = [(); 4].map(|()| (hit(key, 0), hit(key, 1)));
+        assert_eq!(requests, [(1, 1), (1, 1), (1, 2), (2, 2)], "{key}");
+    }
+    // A bucket holds no more than its limit, so nobody knows of more: it is over when it is empty.
+    let requests = [(); 3].map(|()| (hit("bucket", 0), hit("bucket", 1)));
+    assert_eq!(requests, [(1, 1), (1, 1), (2, 2)]);
 }
 
 #[test]
