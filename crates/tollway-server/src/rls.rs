@@ -18,10 +18,12 @@
 //! client could use any amount as long as its last piece does not fit. So what is denied of reports
 //! is counted all the same.
 
-mod limits;
+pub(crate) mod limits;
 mod response;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
@@ -30,6 +32,7 @@ pub(crate) use response::{Response, Status};
 
 use crate::decide::Decider;
 use crate::descriptors::{Domain, Found, Limit, digest, push_part};
+use crate::metrics::Tally;
 use crate::rules::{Ask, Rules, Source};
 use crate::worker::Worker;
 
@@ -84,6 +87,8 @@ struct Case<'a> {
     is_negative: bool,
     /// Whether it tells what was used: that is counted, whatever was left.
     is_report: bool,
+    /// Where decisions are counted, if apart from the limit's others.
+    series: Option<Arc<Tally>>,
 }
 
 /// Answers a request.
@@ -98,7 +103,7 @@ pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Res
     let overrides = overrides(worker, request)?;
     let descriptors = request.descriptors.iter().zip(&overrides);
     let mut cases: Vec<Case<'_>> = descriptors
-        .map(|(descriptor, limit)| case(request, descriptor, limit.as_ref(), domain))
+        .map(|(descriptor, limit)| case(worker, request, descriptor, limit.as_ref(), domain))
         .collect();
     drop_replaced(&mut cases);
     let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
@@ -136,15 +141,21 @@ fn overrides(worker: &Worker, request: &Request<'_>) -> Result<Vec<Option<Limit>
 }
 
 fn case<'a>(
+    worker: &Worker,
     request: &Request<'_>,
     descriptor: &Descriptor<'_>,
     limit: Option<&'a Limit>,
     domain: Option<&'a Domain>,
 ) -> Case<'a> {
+    let mut series = None;
     let (limit, key) = match limit {
         Some(limit) => (Some(limit), key_of_request(request, descriptor)),
         None => match domain.and_then(|domain| domain.find(&descriptor.entries)) {
-            Some(Found { limit, key }) => (Some(limit), key),
+            Some(Found { limit, key, counted_as }) => {
+                let metrics = worker.service.metrics();
+                series = counted_as.and_then(|name| metrics.series(request.domain, &name));
+                (Some(limit), key)
+            }
             None => (None, Vec::new()),
         },
     };
@@ -156,6 +167,7 @@ fn case<'a>(
         hits: descriptor.hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1))),
         is_negative,
         is_report: !is_negative && descriptor.hits.is_some_and(|hits| hits > 0),
+        series,
     }
 }
 
@@ -309,6 +321,7 @@ impl Case<'_> {
         let key = Key::new(self.digest.as_ref().unwrap_or(&self.key));
         let key = key.expect("a key holds its domain's separator, and a long one is its digest");
         let cost = Cost::new(self.hits).unwrap_or(Cost::ONE);
-        Some(rules.ask(Source::descriptor(limit, policy, &self.key), key, cost))
+        let tally = self.series.as_ref().unwrap_or(&limit.tally);
+        Some(rules.ask(Source::descriptor(limit, policy, &self.key, tally), key, cost))
     }
 }
