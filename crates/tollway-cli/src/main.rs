@@ -17,6 +17,7 @@ mod profile;
 mod proxy;
 mod queue;
 mod quota;
+mod ratelimit;
 mod serve;
 mod shell_word;
 mod simulate;
@@ -27,6 +28,7 @@ mod usage;
 mod validate;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -52,6 +54,7 @@ enum Command {
     Proxy(proxy::Args),
     Queue(queue::Args),
     Quota(quota::Args),
+    Ratelimit(ratelimit::Args),
     Serve(serve::Args),
     Simulate(simulate::Args),
     Top(top::Args),
@@ -60,7 +63,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Arguments::parse().command) {
+    match run(command()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if output::reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -69,6 +72,16 @@ fn main() -> ExitCode {
             misuse::exit_code(&error)
         }
     }
+}
+
+/// The command that is meant: by the arguments, or by the name of the process.
+fn command() -> Command {
+    let name = std::env::args_os().next().map(PathBuf::from);
+    let name = name.as_deref().and_then(Path::file_name);
+    if name.is_some_and(|name| name == ratelimit::NAME) {
+        return Command::Ratelimit(ratelimit::Args {});
+    }
+    Arguments::parse().command
 }
 
 fn run(command: Command) -> anyhow::Result<()> {
@@ -82,6 +95,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Proxy(args) => proxy::run(args),
         Command::Queue(args) => queue::run(args),
         Command::Quota(args) => quota::run(args),
+        Command::Ratelimit(args) => ratelimit::run(&args),
         Command::Serve(args) => serve::run(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Top(args) => top::run(args),

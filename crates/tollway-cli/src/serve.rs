@@ -12,8 +12,10 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow};
 use tollway_core::Timestamp;
 use tollway_memory::{Capacity, MemoryStore, SystemClock};
-use tollway_redis::{PolicySettings, RedisStore, RemoteStore, UsageBook, UsageBounds};
-use tollway_server::config::{Config, ConfigError, LogFormat, Overrides};
+use tollway_redis::{
+    Certificates, PolicySettings, RedisStore, RemoteStore, UsageBook, UsageBounds,
+};
+use tollway_server::config::{Config, ConfigError, Given, LogFormat, Overrides, files_now};
 use tollway_server::{
     Backing, Bound, DurableStore, Front, Metrics, Origin, OwnQuotaKeeper, ProxyAdmin, QueuePlan,
     Queues, Server, Service, Sighting, UsageStore, open_queue_store, until_told,
@@ -36,9 +38,10 @@ use places::Places;
 /// Tokens come from TOLLWAY_TOKEN or from a file, never from a flag. Without --config the first of
 /// these counts: the files in TOLLWAY_CONFIG (with colons between them), ./tollway.toml,
 /// $XDG_CONFIG_HOME/tollway/tollway.toml, /etc/tollway/tollway.toml.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Rules and settings in TOML or YAML, or envoyproxy/ratelimit's YAML; may be given repeatedly
+    /// Rules and settings in TOML or YAML, or envoyproxy/ratelimit's YAML; a folder stands for the
+    /// files in it; may be given repeatedly
     #[arg(short, long, value_name = "FILE")]
     config: Vec<PathBuf>,
 
@@ -161,29 +164,86 @@ impl Args {
     }
 }
 
+/// What is to be served beside what flags say.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// What was said outside of files, and is read before them.
+    pub given: Vec<Given>,
+    /// Files and folders.
+    pub files: Vec<PathBuf>,
+    /// How the store is spoken to.
+    pub store: StoreOptions,
+    /// What is logged at least, unless RUST_LOG says it.
+    pub log_level: Option<String>,
+    /// Where spans go.
+    #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "no spans are sent"))]
+    pub tracing: Option<Tracing>,
+    /// What is told in the log once.
+    pub notes: Vec<String>,
+}
+
+/// How the store is spoken to.
+#[derive(Debug, Default)]
+pub(crate) struct StoreOptions {
+    /// For TLS.
+    pub certificates: Certificates,
+    /// What all of its keys begin with, if not with the usual.
+    pub prefix: Option<String>,
+}
+
+/// Where spans go.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "no spans are sent"))]
+pub(crate) struct Tracing {
+    /// The collector's address.
+    pub collector: String,
+    /// One request in so many is traced.
+    pub every: u32,
+}
+
 /// Serves until a signal says stop.
 pub(crate) fn run(args: Args) -> Result<()> {
+    let found = config_files::find(args.config.clone())?;
+    crate::say(&format!("config  {found}\n"))?;
+    serve_until_told(args, Plan { files: found.files, ..Plan::default() })
+}
+
+/// Serves what a plan says, until a signal says stop.
+pub(crate) fn run_as(plan: Plan) -> Result<()> {
+    let args = Args::default();
+    #[cfg(feature = "otlp")]
+    let args = match &plan.tracing {
+        Some(Tracing { collector, every }) => {
+            Args { otlp: Some(collector.clone()), otlp_every: *every, ..args }
+        }
+        None => Args { otlp_every: 100, ..args },
+    };
+    serve_until_told(args, plan)
+}
+
+fn serve_until_told(args: Args, plan: Plan) -> Result<()> {
     // States on a shared store are fetched by this runtime; connections have threads of their own.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    runtime.block_on(serve(args))
+    runtime.block_on(serve(args, plan))
 }
 
-async fn serve(args: Args) -> Result<()> {
+async fn serve(args: Args, plan: Plan) -> Result<()> {
     let overrides = args.overrides()?;
     let metrics = Metrics::default();
-    let found = config_files::find(args.config.clone())?;
-    crate::say(&format!("config  {found}\n"))?;
-    let files = found.files;
-    let seen = Some(Sighting::of(&files));
-    let config = load(&files, &overrides, &metrics)?;
-    tollway_server::logs::start(config.log == LogFormat::Json);
+    let Plan { given, files, store: options, log_level, notes, .. } = plan;
+    let stands_in = !given.is_empty();
+    let seen = Some(Sighting::of(&files_now(&files)));
+    let config = load(&given, &files, &overrides, &metrics)?;
+    let level = log_level.as_deref().unwrap_or("info");
+    tollway_server::logs::start_at(level, config.log == LogFormat::Json);
     tollway_server::logs::note(&config.notes);
+    notes.iter().for_each(|note| warn!("{note}"));
     // Before anything else is touched: a second process started by mistake ends here, and leaves
     // the first one's snapshot and queues alone.
     let bound = Bound::new(&config.listen)?;
-    let (backing, store_name) = backing(&config, &args).await?;
-    let own_quotas = own_quotas(&config, &args).await?;
+    let (backing, store_name) = backing(&config, &args, &options).await?;
+    let own_quotas = own_quotas(&config, &args, &options).await?;
     let clock = clock(&backing);
     let queues = queues(&config.queues, !args.store_required).await?;
     let Config { rules, settings, tls, workers, drain, xds, .. } = config;
@@ -191,7 +251,7 @@ async fn serve(args: Args) -> Result<()> {
     let proxy_admin = args.proxy_admin();
     #[cfg(feature = "otlp")]
     let traces = args.traces()?;
-    let origin = Origin { files, overrides, seen };
+    let origin = Origin { files, given, overrides, seen };
     let service = Service::new(rules, metrics, backing, Arc::new(clock), settings);
     let service = service.with_own_quotas(own_quotas).with_xds(xds);
     #[cfg(feature = "otlp")]
@@ -203,7 +263,8 @@ async fn serve(args: Args) -> Result<()> {
     service.start_own_quotas().await;
     let server = bound.serve(service, tls.as_ref(), workers)?;
     tokio::spawn(Arc::clone(server.service()).follow_xds());
-    let has_token = !server.service().auth().is_open();
+    // In place of another service, it asks for no token where that asks for none.
+    let has_token = !server.service().auth().is_open() && !stands_in;
     announce(&server, &Hints { example, tls, has_token })?;
     let ended = until_told(server, drain, args.snapshot).await?;
     queues.stop_pushing().await;
@@ -212,8 +273,13 @@ async fn serve(args: Args) -> Result<()> {
 
 /// The configuration. What no file but a flag or the environment makes wrong is a misuse, and so is
 /// a service that listens nowhere.
-fn load(files: &[PathBuf], overrides: &Overrides, metrics: &Metrics) -> Result<Config> {
-    let config = match Config::load(files, overrides, metrics) {
+fn load(
+    given: &[Given],
+    files: &[PathBuf],
+    overrides: &Overrides,
+    metrics: &Metrics,
+) -> Result<Config> {
+    let config = match Config::load_with(given, files, overrides, metrics) {
         Ok(config) => config,
         Err(wrong) if wrong.told().iter().all(ConfigError::is_outside_of_files) => {
             return Err(wrong).or_misuse();
@@ -241,7 +307,22 @@ pub(crate) async fn queues(plan: &QueuePlan, start_without: bool) -> Result<Queu
     Ok(queues)
 }
 
-async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)> {
+impl StoreOptions {
+    fn settings(&self, start_without: bool) -> tollway_redis::Settings {
+        let mut settings = tollway_redis::Settings { start_without, ..Default::default() };
+        settings.certificates = self.certificates.clone();
+        if let Some(prefix) = &self.prefix {
+            settings.prefix.clone_from(prefix);
+        }
+        settings
+    }
+}
+
+async fn backing(
+    config: &Config,
+    args: &Args,
+    options: &StoreOptions,
+) -> Result<(Backing, &'static str)> {
     let start_without = !args.store_required;
     if let Some(url) = &config.store {
         if args.snapshot.is_some() {
@@ -258,8 +339,8 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
             (name.to_owned(), PolicySettings { split: Some(parts), ..PolicySettings::default() })
         };
         let policies = config.rules.splits().map(split).collect();
-        let settings =
-            tollway_redis::Settings { start_without, key_tags, policies, ..Default::default() };
+        let settings = options.settings(start_without);
+        let settings = tollway_redis::Settings { key_tags, policies, ..settings };
         let store = RedisStore::connect(url, settings).await.context("the store")?;
         zone_data::watch(&store);
         durability::look(&store, &config.rules).await;
@@ -276,13 +357,16 @@ async fn backing(config: &Config, args: &Args) -> Result<(Backing, &'static str)
 }
 
 /// Where quotas of single keys are kept: where the states are.
-async fn own_quotas(config: &Config, args: &Args) -> Result<OwnQuotaKeeper> {
+async fn own_quotas(
+    config: &Config,
+    args: &Args,
+    options: &StoreOptions,
+) -> Result<OwnQuotaKeeper> {
     match (&config.store, &args.snapshot) {
         // Another Tollway decides by the numbers that it is sent.
         (Some(url), _) if url.starts_with("tollway") => Ok(OwnQuotaKeeper::default()),
         (Some(url), _) => {
-            let start_without = !args.store_required;
-            let settings = tollway_redis::Settings { start_without, ..Default::default() };
+            let settings = options.settings(!args.store_required);
             OwnQuotaKeeper::in_store(url, &settings).await.context("the store of own quotas")
         }
         (None, Some(snapshot)) => {
@@ -328,9 +412,11 @@ fn clock(backing: &Backing) -> SystemClock {
 fn announce(server: &Server, hints: &Hints) -> Result<()> {
     let mut told = hints.about_tokens();
     for front in Front::ALL {
-        if let Some(endpoint) = server.endpoint(front) {
+        let mut endpoints = server.endpoints(front);
+        if let Some(endpoint) = endpoints.next() {
             told += &hints.of(front, endpoint);
         }
+        endpoints.for_each(|more| told += &format!("HTTP    {more} too\n"));
     }
     crate::say(&told)
 }

@@ -262,6 +262,7 @@ impl CalendarWindow {
                 ends_after_ns
             },
             next_after_ns: ends_after_ns,
+            is_exactly_spent: window.debt == self.most(),
         }
     }
 }

@@ -136,6 +136,7 @@ impl Concurrency {
             remaining: limit.saturating_sub(live.held) as u64,
             reset_after_ns: last.as_nanos().saturating_sub(now.as_nanos()),
             next_after_ns: freed_after_ns(live.holds, missing, now),
+            is_exactly_spent: false,
         }
     }
 

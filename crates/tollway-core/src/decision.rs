@@ -13,6 +13,7 @@ pub struct Snapshot {
     pub(crate) remaining: u64,
     pub(crate) reset_after_ns: u64,
     pub(crate) next_after_ns: u64,
+    pub(crate) is_exactly_spent: bool,
 }
 
 impl Snapshot {
@@ -23,7 +24,15 @@ impl Snapshot {
             remaining: if remaining > limit { limit } else { remaining },
             reset_after_ns: crate::time::saturating_nanos(reset_after),
             next_after_ns: crate::time::saturating_nanos(next),
+            is_exactly_spent: false,
         }
+    }
+
+    /// Whether the whole limit is used and not one unit more: what is counted whatever was left may
+    /// use more than there was. False where that is not known: of a bucket, which holds no more
+    /// than the limit, and of figures from elsewhere.
+    pub const fn is_exactly_spent(self) -> bool {
+        self.is_exactly_spent
     }
 
     /// The most units that one request can ever take.

@@ -198,6 +198,7 @@ impl FixedWindow {
             remaining: self.quota.units().saturating_sub(window.count),
             reset_after_ns: ends_after_ns,
             next_after_ns: ends_after_ns,
+            is_exactly_spent: window.count == self.quota.units(),
         }
     }
 }

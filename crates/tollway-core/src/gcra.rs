@@ -209,6 +209,7 @@ impl Gcra {
             remaining,
             reset_after_ns: self.nanos(used),
             next_after_ns: self.nanos(missing + overdrawn),
+            is_exactly_spent: false,
         }
     }
 

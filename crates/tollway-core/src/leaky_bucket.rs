@@ -261,6 +261,7 @@ impl LeakyBucket {
             remaining,
             reset_after_ns: after_ns(dripped.level),
             next_after_ns: after_ns(missing),
+            is_exactly_spent: false,
         }
     }
 }

@@ -206,6 +206,7 @@ impl SlidingWindow {
             remaining: limit.saturating_sub(live.total) as u64,
             reset_after_ns: newest.map_or(0, |newest| self.dropped_after_ns(newest.tick, now)),
             next_after_ns: self.freed_after_ns(state, &live, missing, now),
+            is_exactly_spent: live.total == limit,
         }
     }
 

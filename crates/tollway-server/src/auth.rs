@@ -32,6 +32,7 @@ named_enum! {
 pub struct Auth {
     tokens: Vec<Known>,
     files: Vec<PathBuf>,
+    without_token: Option<Role>,
 }
 
 /// A token that is known.
@@ -69,14 +70,19 @@ impl Auth {
         &self.files
     }
 
-    /// Whether no token is needed.
+    /// Permits so much to whoever shows no token, whatever tokens are known.
+    pub fn permit_without_token(&mut self, role: Role) {
+        self.without_token = Some(role);
+    }
+
+    /// Whether no token is needed, for anything.
     pub fn is_open(&self) -> bool {
-        self.tokens.is_empty()
+        self.tokens.is_empty() && self.without_token.is_none()
     }
 
     /// The role of somebody who has shown no token.
     pub(crate) fn role_without_token(&self) -> Option<Role> {
-        self.is_open().then_some(Role::Admin)
+        if self.is_open() { Some(Role::Admin) } else { self.without_token }
     }
 
     /// The role that `token` gives; of equal tokens, the highest.
@@ -168,6 +174,18 @@ mod tests {
     fn without_tokens_everybody_may_do_everything() {
         assert_eq!(Auth::default().role_of_field(None), Some(Role::Admin));
         assert_eq!(Auth::default().role(b"anything"), Some(Role::Admin));
+    }
+
+    #[test]
+    fn strangers_may_do_what_they_are_permitted_and_no_more() {
+        let mut auth = Auth::default();
+        auth.permit_without_token(Role::Check);
+        assert!(!auth.is_open());
+        assert_eq!(auth.role_of_field(None), Some(Role::Check));
+        assert_eq!(auth.role_of_field(Some(b"Bearer wrong")), None);
+        auth.add("boss", Role::Admin);
+        assert_eq!(auth.role_of_field(Some(b"Bearer boss")), Some(Role::Admin));
+        assert_eq!(auth.role_of_field(None), Some(Role::Check));
     }
 
     #[test]

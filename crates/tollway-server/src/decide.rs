@@ -83,6 +83,7 @@ impl<'a> Decider<'a> {
             }
         }
         for (ask, answer) in asks.iter().zip(answers.iter_mut()) {
+            count_hits(std::slice::from_ref(ask), answer);
             self.apply_treatments(std::slice::from_ref(ask), answer);
         }
         self.counting().count(asks, answers);
@@ -102,6 +103,7 @@ impl<'a> Decider<'a> {
             false => Verdict::one(ask.unasked()),
         };
         let mut answer = Ok(verdict);
+        count_hits(std::slice::from_ref(ask), &answer);
         self.apply_treatments(std::slice::from_ref(ask), &mut answer);
         self.counting().count(std::slice::from_ref(ask), std::slice::from_ref(&answer));
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
@@ -121,6 +123,7 @@ impl<'a> Decider<'a> {
         }
         let started = Instant::now();
         let mut answer = self.check_together(asks, true).await;
+        count_hits(asks, &answer);
         self.apply_treatments(asks, &mut answer);
         self.counting().count_verdict(asks, &answer);
         self.enforcer.metrics().decision_seconds.observe(started.elapsed());
@@ -401,6 +404,17 @@ impl<'a> Decider<'a> {
         // What the store refuses because of what was asked is no outage: anybody could make one.
         if error.is_transient() {
             self.enforcer.note_outage(charges as u64);
+        }
+    }
+}
+
+/// Counts the units of limits that count them.
+fn count_hits(asks: &[Ask<'_>], answer: &Decided) {
+    let Ok(verdict) = answer else { return };
+    for (ask, decision) in asks.iter().zip(verdict.decisions()) {
+        if let Some(hits) = &ask.tally.hits {
+            let is_on_trial = ask.treatment == Treatment::Shadow;
+            hits.count(ask.charge.cost.get(), decision, is_on_trial);
         }
     }
 }

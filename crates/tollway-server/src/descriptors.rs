@@ -32,6 +32,8 @@ pub struct Domain {
 pub struct Node {
     /// The limit for descriptors that end here.
     pub limit: Option<Limit>,
+    /// Whether counts below here are kept for each value that led here (`value_to_metric`).
+    pub tells_value: bool,
     exact: HashMap<String, HashMap<String, Node>>,
     wildcards: Vec<(String, Wildcard)>,
     /// Keys and values of the wildcards: a program may write thousands, and each is looked up here.
@@ -80,6 +82,10 @@ pub struct Limit {
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Where it stands in the configuration.
     pub place: ConfigLine,
+    /// Its keys and values as the configuration has them, under which its decisions are counted.
+    pub path: String,
+    /// Whether they are counted for all values of a request (`detailed_metric`).
+    pub tells_values: bool,
     /// Where its decisions are counted.
     pub tally: Arc<Tally>,
 }
@@ -91,6 +97,19 @@ pub(crate) struct Found<'a> {
     pub limit: &'a Limit,
     /// Who is limited: the domain and the descriptor, with wildcards for values that are shared.
     pub key: Vec<u8>,
+    /// The keys and values under which this request is counted, if not those of the limit.
+    pub counted_as: Option<String>,
+}
+
+/// How a value led to a branch.
+#[derive(Clone, Copy)]
+enum Led<'a> {
+    /// It is named.
+    Exact,
+    /// It matches this pattern, and whether such values share one count.
+    Wildcard(&'a Pattern, bool),
+    /// Any value does.
+    Any,
 }
 
 /// Ends each part of a key.
@@ -143,6 +162,16 @@ impl Domain {
         Self { name, root }
     }
 
+    /// Where its rules begin, to add to them.
+    pub(crate) const fn root_mut(&mut self) -> &mut Node {
+        &mut self.root
+    }
+
+    /// Every limit of it.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &Limit> {
+        self.root.limits()
+    }
+
     /// The domain's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -155,7 +184,7 @@ impl Domain {
 
     /// The policies of all rules.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &Policy> {
-        self.root.policies()
+        self.limits().filter_map(|limit| limit.policy.as_ref())
     }
 
     /// The limit for entries whose order means nothing: that of the first order, by their keys, in
@@ -170,26 +199,50 @@ impl Domain {
     /// The limit for a descriptor with these entries.
     pub(crate) fn find(&self, entries: &[(&str, &str)]) -> Option<Found<'_>> {
         let mut node = &self.root;
-        // For each entry the pattern whose values share one count, if it was one.
-        let mut shared = Vec::with_capacity(entries.len());
+        // For each entry how it led on, and whether its value is told.
+        let mut way = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            let (next, pattern) = node.next(key, value)?;
-            shared.push(pattern);
+            let (next, led) = node.next(key, value)?;
+            way.push((led, next.tells_value));
             node = next;
         }
         let limit = node.limit.as_ref()?;
         // The policy is named after the rule alone: another domain may have the same one.
         let mut bytes = Vec::with_capacity(64);
         push_part(&mut bytes, self.name.as_bytes());
-        for ((key, value), pattern) in entries.iter().zip(shared) {
+        for ((key, value), (led, _)) in entries.iter().zip(&way) {
             push_part(&mut bytes, key.as_bytes());
-            match pattern {
-                Some(pattern) => push_part(&mut bytes, &pattern.spelled()),
-                None => push_part(&mut bytes, value.as_bytes()),
+            match led {
+                Led::Wildcard(pattern, true) => push_part(&mut bytes, &pattern.spelled()),
+                _ => push_part(&mut bytes, value.as_bytes()),
             }
         }
-        Some(Found { limit, key: bytes })
+        let is_told = |(led, tells): &(Led<'_>, bool)| *tells && !matches!(led, Led::Exact);
+        let tells = limit.tells_values || way.iter().any(is_told);
+        let counted_as = tells.then(|| counted_as(limit, entries, &way));
+        Some(Found { limit, key: bytes, counted_as })
     }
+}
+
+/// Keys and values of a request as envoyproxy/ratelimit names the counts of `detailed_metric` and
+/// `value_to_metric`.
+fn counted_as(limit: &Limit, entries: &[(&str, &str)], way: &[(Led<'_>, bool)]) -> String {
+    let mut name = String::new();
+    for ((key, value), (led, tells_value)) in entries.iter().zip(way) {
+        let pattern = |pattern: &Pattern| String::from_utf8_lossy(&pattern.spelled()).into_owned();
+        let value = match led {
+            // Such values have one count, so they have one name.
+            Led::Wildcard(shared, true) => pattern(shared),
+            Led::Exact => (*value).to_owned(),
+            _ if limit.tells_values || *tells_value => (*value).to_owned(),
+            Led::Wildcard(own, false) => pattern(own),
+            Led::Any => String::new(),
+        };
+        let dot = if name.is_empty() { "" } else { "." };
+        let line = if value.is_empty() { "" } else { "_" };
+        name += &format!("{dot}{key}{line}{value}");
+    }
+    name
 }
 
 impl Limit {
@@ -205,6 +258,8 @@ impl Limit {
             replaces: Vec::new(),
             metadata: serde_json::Map::new(),
             place: ConfigLine::default(),
+            path: String::new(),
+            tells_values: false,
             tally,
         }
     }
@@ -256,28 +311,27 @@ impl Node {
         false
     }
 
-    /// The policies of this place and of those behind it.
-    fn policies(&self) -> Box<dyn Iterator<Item = &Policy> + '_> {
-        let own = self.limit.iter().filter_map(|limit| limit.policy.as_ref());
+    /// The limits of this place and of those behind it.
+    fn limits(&self) -> Box<dyn Iterator<Item = &Limit> + '_> {
         let exact = self.exact.values().flat_map(HashMap::values);
         let wildcards = self.wildcards.iter().map(|(_, wildcard)| &wildcard.node);
         let branches = exact.chain(wildcards).chain(self.bare.values());
-        Box::new(own.chain(branches.flat_map(Self::policies)))
+        Box::new(self.limit.iter().chain(branches.flat_map(Self::limits)))
     }
 
-    /// The branch for an entry, and the pattern that led there if its values share one count.
-    fn next(&self, key: &str, value: &str) -> Option<(&Self, Option<&Pattern>)> {
+    /// The branch for an entry, and how it led there.
+    fn next(&self, key: &str, value: &str) -> Option<(&Self, Led<'_>)> {
         if let Some(node) = self.exact.get(key).and_then(|values| values.get(value)) {
-            return Some((node, None));
+            return Some((node, Led::Exact));
         }
         let matches = |(name, wildcard): &&(String, Wildcard)| {
             name == key && wildcard.pattern.matches(value.as_bytes())
         };
         match self.wildcards.iter().find(matches) {
             Some((_, Wildcard { pattern, shares_count, node })) => {
-                Some((node, Some(pattern).filter(|_| *shares_count)))
+                Some((node, Led::Wildcard(pattern, *shares_count)))
             }
-            None => self.bare.get(key).map(|node| (node, None)),
+            None => self.bare.get(key).map(|node| (node, Led::Any)),
         }
     }
 }

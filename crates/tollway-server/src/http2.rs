@@ -6,11 +6,14 @@
 //! | bytes of unfinished requests and of answers | of this connection, of all | that request is refused |
 //! | time to the first request | `first_request` | the connection is closed |
 //! | time in which nothing of an answer is taken | `slow_client` | the connection is closed |
+//! | age, if it has a bound | `grpc_age` | its client is told to leave; closed after a grace |
 //!
 //! Pings prove that a client lives, not that it reads; so answers are watched one by one.
 
+use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
 use std::future::Future;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -49,6 +52,8 @@ pub(crate) struct Options {
     pub streams_max: u32,
     /// When the first request must be there.
     pub first_by: Instant,
+    /// How long the connection lives, if that has an end.
+    pub age: Option<Age>,
 }
 
 /// Passes what is written to a type on to the stream that it has: only the type's reading differs.
@@ -281,14 +286,47 @@ where
         }
         worker.service.metrics().front(options.front).timed_out.add(1);
     });
+    let mut grace = None;
     tokio::select! {
         served = connection.as_mut() => return served.map_err(io::Error::other),
         () = given_up.as_mut() => return Ok(()),
         () = stop.stopped() => connection.as_mut().graceful_shutdown(),
+        () = lasting(options.age.map(Age::with_jitter)) => {
+            grace = options.age.map(|age| age.grace);
+            connection.as_mut().graceful_shutdown();
+        }
     }
     tokio::select! {
         served = connection => served.map_err(io::Error::other),
         () = given_up => Ok(()),
+        () = lasting(grace) => Ok(()),
+    }
+}
+
+/// How long a connection lives: its client connects anew then, and meets the nodes that there are
+/// by that time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Age {
+    /// When its client is told to leave; a tenth more or less, so that those who came together do
+    /// not come back together.
+    pub most: Duration,
+    /// How long calls under way may go on after that.
+    pub grace: Duration,
+}
+
+impl Age {
+    fn with_jitter(self) -> Duration {
+        // The keys of a map's hasher are random, one set for each.
+        let chance = RandomState::new().build_hasher().finish() % 201;
+        self.most.saturating_mul(900 + chance as u32) / 1_000
+    }
+}
+
+/// Waits so long; for ever without a time.
+async fn lasting(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
     }
 }
 

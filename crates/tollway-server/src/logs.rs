@@ -7,9 +7,14 @@ use tracing_subscriber::fmt;
 
 use crate::config::ConfigError;
 
-/// Starts to log to standard error; does nothing if somebody else has.
+/// Starts to log to standard error, from `info` on; does nothing if somebody else has.
 pub fn start(as_json: bool) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    start_at("info", as_json);
+}
+
+/// The same, from `level` on.
+pub fn start_at(level: &str, as_json: bool) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     // Whoever asks for everything must not find the messages of clients in it, with their tokens.
     let filter = filter.add_directive("h2=info".parse().expect("a directive"));
     let colours = std::io::stderr().is_terminal();

@@ -3,14 +3,17 @@
 //! Never a key as a label: a policy's name is chosen by the operator, a key by strangers. Counters
 //! are plain atomics added to once per batch, so that counting costs a pipelined decision nothing.
 
+pub(crate) mod hits;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tollway_core::{ErrorKind, Timestamp};
 
 use crate::fallback::Fallback;
 use crate::front::Front;
+use hits::{Hits, NamedHits};
 
 pub use tollway_http::metrics::Counter;
 pub(crate) use tollway_http::metrics::{BUCKETS, Bounds, Exposition};
@@ -54,6 +57,21 @@ pub struct Tally {
     pub(crate) in_grace: Counter,
     /// Decisions made without the store.
     pub(crate) degraded: Degraded,
+    /// Units, of limits of descriptors.
+    pub(crate) hits: Option<Hits>,
+}
+
+/// How many names of values that clients have sent are told apart (`detailed_metric`,
+/// `value_to_metric`). Beyond them, values are counted with their limit.
+pub(crate) const SERIES_MAX: usize = 1_000;
+/// A longer name is not told apart either.
+const SERIES_NAME_BYTES_MAX: usize = 256;
+
+impl Tally {
+    fn new(number: u32, domain: &str) -> Self {
+        let hits = (!domain.is_empty()).then(Hits::default);
+        Self { number, hits, ..Self::default() }
+    }
 }
 
 /// Decisions made without the store, by what was answered. Plain atomics: nobody is in a hurry for
@@ -101,12 +119,18 @@ pub(crate) struct FrontCounts {
 #[derive(Debug, Default)]
 pub struct Metrics {
     tallies: Mutex<BTreeMap<(String, String), Arc<Tally>>>,
+    /// How many of them are for values that clients have sent.
+    series: AtomicUsize,
     fronts: [FrontCounts; Front::ALL.len()],
     store_errors: [Counter; ErrorKind::ALL.len()],
     /// Time to decide one request, or one batch of pipelined requests.
     pub(crate) decision_seconds: Histogram,
     /// Time that a store outside this process took to answer.
     pub(crate) store_seconds: Histogram,
+    /// Time to answer a call of Envoy's rate limit filter.
+    pub(crate) rls_seconds: Histogram,
+    /// Such calls that were malformed.
+    pub(crate) rls_refused: Counter,
     /// Reloads that took effect.
     pub(crate) reloads: Counter,
     /// Reloads that were refused because the configuration was wrong.
@@ -125,9 +149,40 @@ impl Metrics {
     /// [`Self::forget_unused`] says until when.
     pub fn tally(&self, domain: &str, policy: &str) -> Arc<Tally> {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = || self.tallies_made.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let new = || Arc::new(Tally { number: number(), ..Tally::default() });
+        let new = || Arc::new(Tally::new(self.next_number(), domain));
         Arc::clone(tallies.entry((domain.to_owned(), policy.to_owned())).or_insert_with(new))
+    }
+
+    fn next_number(&self) -> u32 {
+        self.tallies_made.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// The tally of values that a client has sent, if there is still room for their name: there is
+    /// for the first [`SERIES_MAX`]. Strangers choose values.
+    pub(crate) fn series(&self, domain: &str, name: &str) -> Option<Arc<Tally>> {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (domain.to_owned(), name.to_owned());
+        if let Some(known) = tallies.get(&key) {
+            return Some(Arc::clone(known));
+        }
+        // The lock is held, so nobody else adds one meanwhile.
+        let series = self.series.load(Ordering::Relaxed);
+        if series >= SERIES_MAX || name.len() > SERIES_NAME_BYTES_MAX {
+            return None;
+        }
+        self.series.store(series + 1, Ordering::Relaxed);
+        let tally = Arc::new(Tally::new(self.next_number(), domain));
+        tallies.insert(key, Arc::clone(&tally));
+        Some(tally)
+    }
+
+    /// Shows the units of all limits of descriptors.
+    pub(crate) fn with_hits<T>(&self, show: impl FnOnce(&NamedHits<'_>) -> T) -> T {
+        let tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = tallies.iter().filter_map(|((domain, policy), tally)| {
+            Some((domain.as_str(), policy.as_str(), tally.hits.as_ref()?))
+        });
+        show(&named.collect::<Vec<_>>())
     }
 
     /// Forgets the tallies that nothing counts in any more, once they are many.
@@ -182,6 +237,7 @@ impl Metrics {
     /// store's label.
     pub(crate) fn write(&self, store: &str, text: &mut Exposition) {
         self.write_decisions(text);
+        self.with_hits(|hits| hits::write(hits, text));
         self.write_fronts(text);
         text.family(
             "tollway_store_errors_total",
@@ -292,6 +348,21 @@ mod tests {
         let numbers = [metrics.tally("", "a").number, metrics.tally("", "b").number];
         assert!(used.number < numbers[0] && numbers[0] < numbers[1], "{numbers:?}");
         assert_eq!(metrics.tally("edge", "used").allowed.get(), 1);
+    }
+
+    #[test]
+    fn names_that_clients_choose_have_a_bound() {
+        let metrics = Metrics::default();
+        let rule = metrics.tally("edge", "route");
+        for value in 0..SERIES_MAX {
+            assert!(metrics.series("edge", &format!("route_{value}")).is_some());
+        }
+        assert!(metrics.series("edge", "route_one-more").is_none());
+        assert!(metrics.series("edge", "route_7").is_some(), "one that is known");
+        let same = metrics.series("edge", "route").unwrap();
+        assert!(Arc::ptr_eq(&rule, &same), "a rule's own name is no new one");
+        let fresh = Metrics::default();
+        assert!(fresh.series("edge", &"x".repeat(SERIES_NAME_BYTES_MAX + 1)).is_none());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime};
 use tracing::{error, info, warn};
 
 use crate::auth::Auth;
-use crate::config::{Config, Tls};
+use crate::config::{Config, Tls, files_now};
 use crate::logs::note;
 use crate::service::Service;
 use crate::xds::Xds;
@@ -42,9 +42,10 @@ pub fn reload(service: &Service) -> Result<(), String> {
     // A file that is being written is empty first, and then begins: what was read of it counts only
     // if nothing has changed meanwhile. Whoever watches the files sees the change, and reloads
     // again.
-    let before = Sighting::of(&origin.files);
-    let loaded = Config::load(&origin.files, &origin.overrides, service.metrics());
-    if before.has_empty() || before.has_moved_on(&before.again(&origin.files)) {
+    let before = Sighting::of(&files_now(&origin.files));
+    let metrics = service.metrics();
+    let loaded = Config::load_with(&origin.given, &origin.files, &origin.overrides, metrics);
+    if before.has_empty() || before.has_moved_on(&before.again(&files_now(&origin.files))) {
         let wrong = "a file was empty or changed while it was read; it is read again when it rests";
         warn!("{wrong}");
         service.refuse_reload(wrong.to_owned());
@@ -196,10 +197,13 @@ impl Sighting {
 
     /// Whether one of the files is another at the later look. A pipe changes by being read.
     fn has_moved_on(&self, later: &Self) -> bool {
-        self.0.iter().zip(&later.0).any(|(before, after)| match (before, after) {
-            (Some(before), Some(after)) if !before.is_file && !after.is_file => false,
-            _ => before != after,
-        })
+        let pairs = self.0.iter().zip(&later.0);
+        let is_other_list = self.0.len() != later.0.len();
+        is_other_list
+            || pairs.into_iter().any(|(before, after)| match (before, after) {
+                (Some(before), Some(after)) if !before.is_file && !after.is_file => false,
+                _ => before != after,
+            })
     }
 
     /// The same, with the first files as they were seen earlier.

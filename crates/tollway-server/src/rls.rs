@@ -7,7 +7,7 @@
 //! ```text
 //!   descriptor --+-- no rule ----------------> OK, nothing counted
 //!                +-- unlimited --------------> OK, remaining u32::MAX
-//!                +-- hits 0 -----------------> looked at
+//!                +-- hits 0 -----------------> looked at: over if more than the limit is used
 //!                +-- negative hits ----------> given back
 //!                +-- quota mode -------------> denies only if all in quota mode are over
 //!                `-- otherwise --------------> all together
@@ -19,10 +19,12 @@
 //! is counted all the same.
 
 mod divided;
-mod limits;
+pub(crate) mod limits;
 mod response;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use tollway_core::{Cost, Decision, Key, Snapshot, StoreError, Verdict};
 
@@ -32,6 +34,7 @@ pub(crate) use response::{Response, Status};
 
 use crate::decide::Decider;
 use crate::descriptors::{Domain, Found, Limit, digest, push_part};
+use crate::metrics::Tally;
 use crate::rules::{Ask, Rules, Source};
 use crate::worker::Worker;
 
@@ -86,6 +89,8 @@ struct Case<'a> {
     is_negative: bool,
     /// Whether it tells what was used: that is counted, whatever was left.
     is_report: bool,
+    /// Where decisions are counted, if apart from the limit's others.
+    series: Option<Arc<Tally>>,
 }
 
 /// Answers a request.
@@ -100,7 +105,7 @@ pub(crate) async fn decide(worker: &Worker, request: &Request<'_>) -> Result<Res
     let overrides = overrides(worker, request)?;
     let descriptors = request.descriptors.iter().zip(&overrides);
     let mut cases: Vec<Case<'_>> = descriptors
-        .map(|(descriptor, limit)| case(request, descriptor, limit.as_ref(), domain))
+        .map(|(descriptor, limit)| case(worker, request, descriptor, limit.as_ref(), domain))
         .collect();
     drop_replaced(&mut cases);
     let asks: Vec<Option<Ask<'_>>> = cases.iter().map(|case| case.ask(&rules)).collect();
@@ -138,15 +143,21 @@ fn overrides(worker: &Worker, request: &Request<'_>) -> Result<Vec<Option<Limit>
 }
 
 fn case<'a>(
+    worker: &Worker,
     request: &Request<'_>,
     descriptor: &Descriptor<'_>,
     limit: Option<&'a Limit>,
     domain: Option<&'a Domain>,
 ) -> Case<'a> {
+    let mut series = None;
     let (limit, key) = match limit {
         Some(limit) => (Some(limit), key_of_request(request, descriptor)),
         None => match domain.and_then(|domain| domain.find(&descriptor.entries)) {
-            Some(Found { limit, key }) => (Some(limit), key),
+            Some(Found { limit, key, counted_as }) => {
+                let metrics = worker.service.metrics();
+                series = counted_as.and_then(|name| metrics.series(request.domain, &name));
+                (Some(limit), key)
+            }
             None => (None, Vec::new()),
         },
     };
@@ -158,6 +169,7 @@ fn case<'a>(
         hits: descriptor.hits.unwrap_or_else(|| u64::from(request.hits_addend.max(1))),
         is_negative,
         is_report: !is_negative && descriptor.hits.is_some_and(|hits| hits > 0),
+        series,
     }
 }
 
@@ -211,7 +223,7 @@ async fn decide_all(
     for (index, (case, ask)) in cases.iter().zip(asks).enumerate() {
         let (Some(ask), Some(limit)) = (*ask, case.limit) else { continue };
         if case.hits == 0 {
-            let verdict = decider.peek(&[ask]).await?;
+            let verdict = looked(decider.peek(&[ask]).await?);
             outcomes.note(&[(index, ask)], &verdict);
             match limit.quota_mode {
                 true => quota_looks.push(verdict.is_allowed()),
@@ -250,6 +262,21 @@ async fn decide_all(
         }
     }
     Ok(outcomes)
+}
+
+/// What a look at one limit says: over only if more than the limit is used. A store looks whether
+/// there is a unit to take, and none is asked for here.
+fn looked(verdict: Verdict) -> Verdict {
+    let [decision] = verdict.decisions() else { return verdict };
+    let snapshot = decision.snapshot();
+    if !snapshot.is_exactly_spent() {
+        return verdict;
+    }
+    let allowed = Verdict::one(Decision::Allow(snapshot));
+    match verdict.store_failure() {
+        Some(failure) => allowed.degraded_by(failure),
+        None => allowed,
+    }
 }
 
 /// Counts what the reports among descriptors tell that was denied, and so not taken.
@@ -296,6 +323,7 @@ impl Case<'_> {
         let key = Key::new(self.digest.as_ref().unwrap_or(&self.key));
         let key = key.expect("a key holds its domain's separator, and a long one is its digest");
         let cost = Cost::new(self.hits).unwrap_or(Cost::ONE);
-        Some(rules.ask(Source::descriptor(limit, policy, &self.key), key, cost))
+        let tally = self.series.as_ref().unwrap_or(&limit.tally);
+        Some(rules.ask(Source::descriptor(limit, policy, &self.key, tally), key, cost))
     }
 }

@@ -413,7 +413,13 @@ impl<'a> Source<'a> {
 
     /// The configuration, by the entries of an Envoy descriptor. `whole_key` is the key before it
     /// was cut to what a store takes: lists match what was sent.
-    pub(crate) fn descriptor(limit: &'a Limit, policy: &'a Policy, whole_key: &'a [u8]) -> Self {
+    /// Decisions are counted in `tally`, which is the limit's or that of the values sent.
+    pub(crate) fn descriptor(
+        limit: &'a Limit,
+        policy: &'a Policy,
+        whole_key: &'a [u8],
+        tally: &'a Tally,
+    ) -> Self {
         Self {
             shadow: limit.shadow,
             deny_all: limit.deny_all,
@@ -421,7 +427,7 @@ impl<'a> Source<'a> {
             whole_key: Some(whole_key),
             place: Some(&limit.place),
             shadow_at: Some(&limit.place),
-            ..Self::request(policy, &limit.tally)
+            ..Self::request(policy, tally)
         }
     }
 }

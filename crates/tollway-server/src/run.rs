@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 use tollway_memory::DumpError;
 use tracing::{error, info, warn};
 
-use crate::config::{Drain, Tls};
+use crate::config::{Drain, Tls, files_now};
 use crate::pressure::PressureWatch;
 use crate::reload::{Sighting, reload, reload_certificates};
 use crate::server::Server;
@@ -98,6 +98,7 @@ async fn watch(
             }
             _ = look.tick() => {
                 pressure.look(service);
+                files.list(configuration_files(service));
                 if files.has_changed() {
                     let _ = reload(service);
                     files.follow(configuration_files(service));
@@ -121,12 +122,12 @@ async fn watch(
 
 /// The files of the configuration, and those of tokens that they name.
 fn configuration_files(service: &Service) -> Vec<PathBuf> {
-    [&service.origin.files[..], service.auth().files()].concat()
+    [&files_now(&service.origin.files)[..], service.auth().files()].concat()
 }
 
 fn certificate_files(service: &Service) -> Vec<PathBuf> {
     let Some(certificates) = service.certificates() else { return Vec::new() };
-    let Tls { certificate, key, client_authority } = certificates.files();
+    let Tls { certificate, key, client_authority, .. } = certificates.files();
     [certificate, key].into_iter().chain(client_authority).collect()
 }
 
@@ -141,6 +142,12 @@ impl Watched {
     fn new(files: Vec<PathBuf>) -> Self {
         let seen = Sighting::of(&files);
         Self { files, in_force: seen.clone(), last_seen: seen }
+    }
+
+    /// Takes these for the files that there are: a folder may hold others than it did. Those in
+    /// force stay what they are, so that the difference is noticed.
+    fn list(&mut self, files: Vec<PathBuf>) {
+        self.files = files;
     }
 
     /// Watches these files from now on, if they are others than before.

@@ -29,7 +29,7 @@ use crate::grpc::Probes;
 use crate::listen::{Handoff, Listener, Socket};
 use crate::open_files::{Places, make_places};
 use crate::service::Service;
-use crate::tls::Certificates;
+use crate::tls::{Acceptor, Certificates, check_client};
 use crate::worker::Worker;
 use crate::{dashboard, grpc, http, outage, queue_watch, resp};
 
@@ -144,7 +144,13 @@ impl Server {
 
     /// Where a front listens.
     pub fn endpoint(&self, front: Front) -> Option<&Endpoint> {
-        self.endpoints.iter().find(|(bound, _)| *bound == front).map(|(_, endpoint)| endpoint)
+        self.endpoints(front).next()
+    }
+
+    /// All places where a front listens.
+    pub fn endpoints(&self, front: Front) -> impl Iterator<Item = &Endpoint> {
+        let of_front = move |bound: &&(Front, Endpoint)| bound.0 == front;
+        self.endpoints.iter().filter(of_front).map(|(_, endpoint)| endpoint)
     }
 
     /// Stops in order: unready at once, serving for the delay, then no new connections, those idle
@@ -202,7 +208,8 @@ fn worker_count(workers: usize) -> usize {
 
 fn bind(listen: &Listen) -> io::Result<Vec<Listener>> {
     let bound = Front::ALL.into_iter().filter_map(|front| Some((front, listen.of(front)?)));
-    bound.map(|(front, endpoint)| Listener::bind(front, endpoint)).collect()
+    let more = listen.more_http.iter().map(|endpoint| (Front::Http, endpoint));
+    bound.chain(more).map(|(front, endpoint)| Listener::bind(front, endpoint)).collect()
 }
 
 async fn accept_all(
@@ -281,13 +288,15 @@ impl Accepted<'_> {
         self,
         stream: S,
     ) -> io::Result<()> {
-        let Some(certificates) = &self.shared.certificates else {
-            return self.serve(stream).await;
-        };
+        let acceptor = self.shared.certificates.as_ref().and_then(|all| all.acceptor(self.front));
+        let Some(Acceptor { tls, client_name }) = acceptor else { return self.serve(stream).await };
         let patience = self.worker.service.settings().limits.slow_client_after;
-        let handshake = certificates.acceptor(self.front).accept(stream);
-        match tokio::time::timeout(patience, handshake).await {
-            Ok(stream) => self.serve(stream?).await,
+        match tokio::time::timeout(patience, tls.accept(stream)).await {
+            Ok(stream) => {
+                let stream = stream?;
+                check_client(stream.get_ref().1, client_name.as_deref())?;
+                self.serve(stream).await
+            }
             Err(_) => {
                 self.worker.service.metrics().front(self.front).timed_out.add(1);
                 Ok(())

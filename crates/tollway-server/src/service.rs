@@ -14,7 +14,7 @@ use tollway_core::Clock;
 use tollway_http::Room;
 
 use crate::auth::{Auth, Refused, WrongTokens};
-use crate::config::Overrides;
+use crate::config::{Given, Overrides};
 use crate::dashboard::{Dashboard, ProxyAdmin};
 use crate::descriptors::Domain;
 use crate::enforcer::{Backing, Enforcer};
@@ -62,8 +62,10 @@ pub struct Service {
 /// Where the rules come from, to read them again.
 #[derive(Clone, Debug, Default)]
 pub struct Origin {
-    /// The files, in order.
+    /// The files, in order; a folder stands for the files in it.
     pub files: Vec<PathBuf>,
+    /// What was said outside of files, and is read before them.
+    pub given: Vec<Given>,
     /// What environment and flags say.
     pub overrides: Overrides,
     /// What the files looked like before they were read: what has changed since is not in force.

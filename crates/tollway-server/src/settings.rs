@@ -6,6 +6,7 @@ use tollway_core::Cidr;
 use tollway_core::fields::{Dialect, ForwardedBy, Hosts};
 
 use crate::auth::Auth;
+use crate::http2::Age;
 
 /// Everything about the service that is not a rule.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,18 @@ pub struct Settings {
     pub forwarded_by: ForwardedBy,
     /// How long a portion of a quota is good that a gateway enforces by itself.
     pub quota_lifetime: Option<Duration>,
+    /// What is said as envoyproxy/ratelimit says it, if this stands in for it.
+    pub ratelimit: Option<Ratelimit>,
+}
+
+/// What `/healthcheck` needs beside a process that does not drain, where this stands in for
+/// envoyproxy/ratelimit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ratelimit {
+    /// A domain.
+    pub needs_rules: bool,
+    /// A store that answers.
+    pub needs_store: bool,
 }
 
 /// Bounds on connections and requests.
@@ -51,6 +64,8 @@ pub struct Limits {
     pub slow_client_after: Duration,
     /// How long a connection may stay idle; `None` for as long as it likes.
     pub idle_after: Option<Duration>,
+    /// How long a gRPC connection lives; `None` for as long as its client likes.
+    pub grpc_age: Option<Age>,
 }
 
 impl Default for Limits {
@@ -65,6 +80,7 @@ impl Default for Limits {
             first_request_after: Duration::from_secs(10),
             slow_client_after: Duration::from_secs(10),
             idle_after: None,
+            grpc_age: None,
         }
     }
 }

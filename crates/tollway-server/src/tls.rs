@@ -16,7 +16,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{CertificateError, RootCertStore, ServerConfig};
+use rustls::{CertificateError, RootCertStore, ServerConfig, ServerConnection};
 use tokio_rustls::TlsAcceptor;
 
 use crate::config::Tls;
@@ -59,10 +59,35 @@ impl Certificates {
         self.in_force.load().tls.clone()
     }
 
-    /// What accepts the next connection of a front.
-    pub(crate) fn acceptor(&self, front: Front) -> TlsAcceptor {
-        TlsAcceptor::from(Arc::clone(&self.in_force.load().fronts[front as usize]))
+    /// What accepts the next connection of a front; `None` if the front speaks without TLS.
+    pub(crate) fn acceptor(&self, front: Front) -> Option<Acceptor> {
+        let in_force = self.in_force.load();
+        in_force.tls.fronts.contains(&front).then(|| Acceptor {
+            tls: TlsAcceptor::from(Arc::clone(&in_force.fronts[front as usize])),
+            client_name: in_force.tls.client_name.clone(),
+        })
     }
+}
+
+/// What accepts a connection.
+pub(crate) struct Acceptor {
+    pub tls: TlsAcceptor,
+    /// The name that the client's certificate must be good for.
+    pub client_name: Option<String>,
+}
+
+/// Refuses a client whose certificate is not good for this name.
+///
+/// # Errors
+///
+/// If it is not, or there is none.
+pub(crate) fn check_client(connection: &ServerConnection, name: Option<&str>) -> io::Result<()> {
+    let Some(name) = name else { return Ok(()) };
+    let wrong = || io::Error::other(format!("a client's certificate is not good for {name:?}"));
+    let shown = connection.peer_certificates().and_then(|chain| chain.first());
+    let leaf = ParsedCertificate::try_from(shown.ok_or_else(wrong)?).map_err(|_| wrong())?;
+    let name = ServerName::try_from(name).map_err(|_| wrong())?;
+    verify_server_name(&leaf, &name).map_err(|_| wrong())
 }
 
 impl InForce {
@@ -97,7 +122,14 @@ pub(crate) fn mistakes_of_client(
 ) -> Vec<(&'static str, String)> {
     let pair = identity.map(|(certificate, key)| {
         let (certificate, key) = (certificate.clone(), key.clone());
-        mistakes(&Tls { certificate, key, client_authority: None })
+        mistakes(&Tls {
+            certificate,
+            key,
+            client_authority: None,
+            client_name: None,
+            client_optional: false,
+            fronts: Vec::new(),
+        })
     });
     let authority = authority.and_then(|file| roots(file).err());
     let authority = authority.map(|error| ("authority", error.to_string()));
@@ -141,8 +173,10 @@ fn server_config(tls: &Tls, front: Front) -> io::Result<ServerConfig> {
         None => builder.with_no_client_auth(),
         Some(file) => {
             let roots = Arc::new(roots(file)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
-            builder.with_client_cert_verifier(verifier.map_err(io::Error::other)?)
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            let verifier =
+                if tls.client_optional { verifier.allow_unauthenticated() } else { verifier };
+            builder.with_client_cert_verifier(verifier.build().map_err(io::Error::other)?)
         }
     };
     let chain = certificates(&tls.certificate)?;

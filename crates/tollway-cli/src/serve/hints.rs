@@ -63,6 +63,9 @@ impl Hints {
 
     /// The lines for a front.
     pub(super) fn of(&self, front: Front, endpoint: &Endpoint) -> String {
+        if self.tls.as_ref().is_some_and(|tls| !tls.fronts.contains(&front)) {
+            return Self { tls: None, ..self.clone() }.of(front, endpoint);
+        }
         match front {
             Front::Http => self.http(endpoint),
             Front::Grpc => self.grpc(endpoint),
@@ -253,6 +256,9 @@ mod tests {
             certificate: "/etc/my certs/chain.pem".into(),
             key: "/etc/key.pem".into(),
             client_authority: Some("/etc/ca.pem".into()),
+            client_name: None,
+            client_optional: false,
+            fronts: Front::ALL.to_vec(),
         };
         let told = told(&Hints { tls: Some(tls), has_token: true, ..open() }, "192.0.2.1:8080");
         for command in [

@@ -4,7 +4,7 @@ use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use tollway_server::Front;
 
 /// What the flag of each front says.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Places(pub(super) [Option<String>; Front::ALL.len()]);
 
 impl FromArgMatches for Places {

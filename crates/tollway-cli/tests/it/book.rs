@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 31] = [
+const BOOK: [&str; 32] = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
@@ -22,6 +22,7 @@ const BOOK: [&str; 31] = [
     "docs/how-to/calendar-windows.md",
     "docs/how-to/gateways.md",
     "docs/how-to/envoy-gateway.md",
+    "docs/how-to/envoy.md",
     "docs/how-to/own-quotas.md",
     "docs/how-to/plans.md",
     "docs/how-to/testing.md",

@@ -27,6 +27,8 @@ mod queue;
 mod paced;
 // `serve` as its own process, and `validate`.
 mod serve;
+// In place of envoyproxy/ratelimit: its environment, ports, files, metrics.
+mod ratelimit;
 // Snapshots that are bad, resized or ahead, and memory that is full.
 mod snapshot;
 // Quotas of one's own in their file: kill -9, damage, full disks.

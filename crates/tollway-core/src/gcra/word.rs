@@ -63,6 +63,7 @@ impl Gcra {
             remaining,
             reset_after_ns: used,
             next_after_ns: if used == 0 { 0 } else { self.unit - part + overdrawn },
+            is_exactly_spent: false,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Beside its `rate_limit` a descriptor may have a `quota` with an `algorithm`, as a policy has,
 //! for what that form cannot say: other periods, bursts, sliding windows.
 
-use std::cell::RefCell;
+use std::collections::HashMap;
 
 use tollway_core::Policy;
 
@@ -17,35 +17,67 @@ use crate::rls::{Unit, limit_policy, printable};
 /// Deeper trees are refused: nobody means them.
 const DEPTH_MAX: usize = 16;
 
-/// Reads `domain` and `descriptors` of a table; `notes` takes what is read and has no effect.
-/// `None` if something is wrong with its name, which is noted.
-pub(super) fn domain(
-    table: &Table<'_>,
-    metrics: &Metrics,
-    notes: &mut Vec<ConfigError>,
-) -> Option<Domain> {
+/// What holds for every domain that is read.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Manner {
+    /// Whether a domain that is there already takes in what another place says of it.
+    pub merges: bool,
+    /// Whether every limit is in quota mode.
+    pub quota_mode: bool,
+    /// Whether a limit that says nothing else tells that its store fails: then the proxy decides,
+    /// as it does where envoyproxy/ratelimit has no answer.
+    pub tells_store_errors: bool,
+}
+
+/// Domains in the order in which they are read, and where each is in that order: names would be
+/// compared with every other in a list.
+pub(super) struct Domains<'a> {
+    pub list: &'a mut Vec<Domain>,
+    pub places: &'a mut HashMap<String, usize>,
+}
+
+/// Reads `domain` and `descriptors` of a table and adds them to `domains`. Something wrong is
+/// noted.
+pub(super) fn domain(table: &Table<'_>, metrics: &Metrics, manner: Manner, domains: Domains<'_>) {
     let name = table.tell(table.need("domain").and_then(|place| match place.text()? {
         name if name.is_empty() => Err(place.wrong("must not be empty")),
         name => Ok(name),
     }));
     // The descriptors are looked at all the same: their mistakes are told together with this one.
     let domain = name.as_deref().unwrap_or("unnamed");
-    let reading = Reading { domain, metrics, notes: RefCell::new(notes) };
-    let mut root = Node::default();
-    reading.branches(table.each("descriptors"), "", DEPTH_MAX, &mut root);
-    Some(Domain::new(name?, root))
+    let known = domains.places.get(domain).copied();
+    if known.is_some() && !manner.merges {
+        let remedy = "merge_domains = true puts both together";
+        table.note(format!("a domain named {domain:?} is defined above; {remedy}"));
+    }
+    let reading = Reading { domain, metrics, manner };
+    let mut fresh = Node::default();
+    let descriptors = table.each("descriptors");
+    match known.filter(|_| manner.merges) {
+        Some(known) => {
+            reading.branches(descriptors, "", DEPTH_MAX, domains.list[known].root_mut());
+        }
+        None => {
+            reading.branches(descriptors, "", DEPTH_MAX, &mut fresh);
+            if let Some(name) = name {
+                domains.places.insert(name.clone(), domains.list.len());
+                domains.list.push(Domain::new(name, fresh));
+            }
+        }
+    }
 }
 
 struct Reading<'a> {
     domain: &'a str,
     metrics: &'a Metrics,
-    notes: RefCell<&'a mut Vec<ConfigError>>,
+    manner: Manner,
 }
 
 /// What a descriptor says beside its limit.
 struct Modes {
     shadow: bool,
     quota_mode: bool,
+    tells_values: bool,
 }
 
 impl Reading<'_> {
@@ -63,6 +95,7 @@ impl Reading<'_> {
                 None => format!("{path}{dot}{key}"),
             };
             let mut node = Node::new(self.limit(&table, &path));
+            node.tells_value = table.flag("value_to_metric");
             let below = table.each("descriptors");
             table.finish();
             if depth > 1 {
@@ -80,12 +113,16 @@ impl Reading<'_> {
 
     /// The limit of a descriptor; `None` if it has none, or a wrong one, which is noted.
     fn limit(&self, table: &Table<'_>, path: &str) -> Option<Limit> {
-        let modes =
-            Modes { shadow: table.flag("shadow_mode"), quota_mode: table.flag("quota_mode") };
-        self.note_metrics(table);
+        let modes = Modes {
+            shadow: table.flag("shadow_mode"),
+            quota_mode: table.flag("quota_mode") || self.manner.quota_mode,
+            tells_values: table.flag("detailed_metric"),
+        };
         let mut metadata = serde_json::Map::new();
         table.set("metadata", &mut metadata, metadata_of);
         let (on_store_error, unavailable) = on_store_error(table);
+        let is_silent = !table.has("on_store_error");
+        let unavailable = unavailable || is_silent && self.manner.tells_store_errors;
         let on_change = on_change(table);
         let limit = match (table.get("rate_limit"), table.get("quota")) {
             (None, None) if metadata.is_empty() => Ok(None),
@@ -104,20 +141,6 @@ impl Reading<'_> {
             limit.policy.map(|policy| policy.on_store_error(on_store_error).on_change(on_change));
         let place = table.place();
         Some(Limit { policy, unavailable_on_store_error: unavailable, metadata, place, ..limit })
-    }
-
-    /// envoyproxy/ratelimit can make values of descriptors part of its metrics' names. Values are
-    /// the clients' to choose, and here never label a metric: the file is read, and the reader
-    /// told.
-    fn note_metrics(&self, table: &Table<'_>) {
-        for name in ["detailed_metric", "value_to_metric"] {
-            if let Some(place) = table.get(name)
-                && table.flag(name)
-            {
-                let text = "has no effect: client input never becomes a metric label";
-                self.notes.borrow_mut().push(place.wrong(text));
-            }
-        }
     }
 
     fn rate_limit(
@@ -162,9 +185,9 @@ impl Reading<'_> {
     }
 
     fn limited(&self, policy: Option<Policy>, path: &str, modes: Modes) -> Limit {
-        let Modes { shadow, quota_mode } = modes;
+        let Modes { shadow, quota_mode, tells_values } = modes;
         let limit = Limit::new(policy, self.metrics.tally(self.domain, path));
-        Limit { shadow, quota_mode, ..limit }
+        Limit { shadow, quota_mode, tells_values, path: path.to_owned(), ..limit }
     }
 
     fn name(&self, path: &str) -> String {

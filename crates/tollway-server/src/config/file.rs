@@ -1,5 +1,6 @@
 //! The configuration as a whole.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,24 +9,26 @@ use tollway_core::Policy;
 use tollway_core::spelling::unknown;
 use tollway_memory::WhenFull;
 
+use super::descriptors::Domains;
 use super::error::{ConfigError, Finding, Mistakes};
 use super::layers::Overrides;
 use super::listen::{Listen, ListenFields, host_names, outside, place_to_listen};
 use super::names::Names;
 use super::policies::ByStore;
 use super::reader::{ConfigValue, Source, Table};
+use super::sources::{Given, read_all};
 use super::stores::{check_file, check_queue_file, check_queue_store, check_store, place_of};
-use super::tree::parse;
-use super::{descriptors, policies, queues, quota_streams, tokens, xds};
+use super::tree::{from_json, parse};
+use super::{descriptors, limits, policies, queues, quota_streams, tls, tokens, xds};
 use crate::auth::Role;
 use crate::config_line::ConfigLine;
 use crate::descriptors::Domain;
+use crate::endpoint::Endpoint;
 use crate::front::Front;
 use crate::metrics::Metrics;
 use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
-use crate::settings::Settings;
-use crate::tls;
+use crate::settings::{Ratelimit, Settings};
 use crate::xds::XdsSettings;
 
 /// Everything that can be configured.
@@ -69,6 +72,12 @@ pub struct Tls {
     pub key: PathBuf,
     /// The authority that clients must be certified by, if they must.
     pub client_authority: Option<PathBuf>,
+    /// The name that a client's certificate must be good for, if it must.
+    pub client_name: Option<String>,
+    /// Whether a client may show no certificate; one that it shows is looked at in any case.
+    pub client_optional: bool,
+    /// The fronts that speak TLS; the others speak without it.
+    pub fronts: Vec<Front>,
 }
 
 impl Tls {
@@ -115,6 +124,8 @@ const EXAMPLE: (&str, &str) = ("example", "10/1s burst 20");
 pub(super) struct Draft {
     rules: Vec<Rule>,
     pub(super) domains: Vec<Domain>,
+    domain_places: HashMap<String, usize>,
+    manner: descriptors::Manner,
     lists: Lists,
     shadow: bool,
     shadow_at: ConfigLine,
@@ -127,9 +138,10 @@ pub(super) struct Draft {
     pub(super) notes: Vec<ConfigError>,
     by_store: ByStore,
     policy_names: Names,
-    domain_names: Names,
     queue_names: Names,
     listen_fields: ListenFields,
+    more_http: Vec<Endpoint>,
+    without_token: Option<Role>,
 }
 
 impl Config {
@@ -143,7 +155,22 @@ impl Config {
         overrides: &Overrides,
         metrics: &Metrics,
     ) -> Result<Self, Mistakes> {
-        Self::from_texts(&read_all(files)?, overrides, metrics)
+        Self::load_with(&[], files, overrides, metrics)
+    }
+
+    /// As [`Self::load`], after what is `given` outside of files. A folder among `files` stands for
+    /// the files in it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`].
+    pub fn load_with(
+        given: &[Given],
+        files: &[PathBuf],
+        overrides: &Overrides,
+        metrics: &Metrics,
+    ) -> Result<Self, Mistakes> {
+        Self::read((given, &read_all(files)?), overrides, metrics, false)
     }
 
     /// As [`Self::load`], and looks at what the files name, too: certificates, folders, groups.
@@ -158,7 +185,7 @@ impl Config {
         overrides: &Overrides,
         metrics: &Metrics,
     ) -> Result<Self, Mistakes> {
-        Self::read(&read_all(files)?, overrides, metrics, true)
+        Self::read((&[], &read_all(files)?), overrides, metrics, true)
     }
 
     /// As [`Self::load`], from texts with the names of their files.
@@ -171,25 +198,27 @@ impl Config {
         overrides: &Overrides,
         metrics: &Metrics,
     ) -> Result<Self, Mistakes> {
-        Self::read(texts, overrides, metrics, false)
+        Self::read((&[], texts), overrides, metrics, false)
     }
 
     fn read(
-        texts: &[(String, String)],
+        (given, texts): (&[Given], &[(String, String)]),
         overrides: &Overrides,
         metrics: &Metrics,
         looks_at_files: bool,
     ) -> Result<Self, Mistakes> {
         let (mut draft, finding) = (Draft::default(), Finding::default());
-        for (name, text) in texts {
-            let Some(tree) = finding.tell(parse(name, text)) else { continue };
+        let given_trees = given.iter().map(|part| (&part.name, Ok(from_json(&part.value))));
+        let text_trees = texts.iter().map(|(name, text)| (name, parse(name, text)));
+        for (name, tree) in given_trees.chain(text_trees) {
+            let Some(tree) = finding.tell(tree) else { continue };
             let name = &Arc::from(name.as_str());
             let root = ConfigValue::root(Source { name, finding: &finding, looks_at_files }, &tree);
             if let Some(table) = root.tell(root.table()) {
                 draft.read(&table, metrics);
             }
         }
-        if texts.is_empty() {
+        if texts.is_empty() && given.is_empty() {
             let (name, quota) = EXAMPLE;
             let policy = Policy::parse(name, quota).expect("the example reads");
             draft.rules.push(Rule::new(policy, metrics.tally("", name), RuleOptions::default()));
@@ -206,23 +235,6 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// Every file's name and text, or what is wrong with each that cannot be read.
-fn read_all(files: &[PathBuf]) -> Result<Vec<(String, String)>, Mistakes> {
-    let finding = Finding::default();
-    let read = |file: &PathBuf| Some((file.display().to_string(), finding.tell(read(file))?));
-    let texts = files.iter().filter_map(read).collect();
-    finding.finish(Some(texts))
-}
-
-fn read(file: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(file).map_err(|error| ConfigError {
-        source: file.display().to_string(),
-        line: 0,
-        field: String::new(),
-        problem: format!("cannot be read: {error}"),
-    })
-}
-
 impl Draft {
     fn read(&mut self, table: &Table<'_>, metrics: &Metrics) {
         // A file of envoyproxy/ratelimit has nothing but these two at its top.
@@ -230,6 +242,10 @@ impl Draft {
             self.read_domain(table, metrics);
             return;
         }
+        // Before the domains: it says how they are read, here and in the files that follow.
+        table.set("merge_domains", &mut self.manner.merges, ConfigValue::boolean);
+        table.set("quota_mode", &mut self.manner.quota_mode, ConfigValue::boolean);
+        self.manner.tells_store_errors |= table.has("ratelimit");
         for place in table.each("policies") {
             let Some(rule) = policies::rule(&place, metrics, &mut self.by_store) else { continue };
             if !self.policy_names.add(rule.policy().name()) {
@@ -256,27 +272,13 @@ impl Draft {
 
     /// Reads one domain, of a file or of what was pushed.
     pub(super) fn read_domain(&mut self, table: &Table<'_>, metrics: &Metrics) {
-        let domain = descriptors::domain(table, metrics, &mut self.notes);
+        let Self { domains: list, domain_places: places, manner, .. } = self;
+        descriptors::domain(table, metrics, *manner, Domains { list, places });
         table.finish();
-        let Some(domain) = domain else { return };
-        if !self.domain_names.add(domain.name()) {
-            table.note(format!("a domain named {:?} is defined above", domain.name()));
-        }
-        self.domains.push(domain);
     }
 
     fn read_service(&mut self, table: &Table<'_>) {
-        if let Some(inner) = inner(table, "listen") {
-            for front in Front::ALL {
-                inner.set(front.name(), self.overrides.place_mut(front), place_to_listen);
-            }
-            let fields = Front::ALL.into_iter().filter_map(|front| inner.get(front.name()));
-            fields.for_each(|place| self.listen_fields.add(&place));
-            let public = |place: &ConfigValue<'_>| place.boolean().map(Some);
-            inner.set("public", &mut self.overrides.listen_public, public);
-            inner.set("hosts", &mut self.overrides.hosts, host_names);
-            inner.finish();
-        }
+        self.read_listen(table);
         table.set("store", &mut self.overrides.store, place_of(check_store));
         let number = |place: &ConfigValue<'_>| place.number().map(Some);
         table.set("memory_bytes", &mut self.overrides.memory_bytes, |place| {
@@ -316,11 +318,21 @@ impl Draft {
         });
         quota_streams::read(table, &mut self.settings);
         queues::read(table, &mut self.queues, &mut self.queue_names);
-        self.read_limits(table);
+        limits::read(table, &mut self.settings.limits);
         for place in table.each("tokens") {
             place.tell(tokens::read(&place, &mut self.settings.auth));
         }
-        self.read_tls(table);
+        table.set("without_token", &mut self.without_token, |place| tokens::role(place).map(Some));
+        if let Some(inner) = inner(table, "ratelimit") {
+            self.settings.ratelimit = Some(Ratelimit {
+                needs_rules: inner.flag("needs_rules"),
+                needs_store: inner.flag("needs_store"),
+            });
+            inner.finish();
+        }
+        if let Some(tls) = tls::read(table) {
+            self.tls = Some(tls);
+        }
         if let Some(inner) = inner(table, "xds") {
             self.xds = xds::read(&inner);
         }
@@ -331,39 +343,18 @@ impl Draft {
         }
     }
 
-    fn read_limits(&mut self, table: &Table<'_>) {
-        let Some(inner) = inner(table, "limits") else { return };
-        let limits = &mut self.settings.limits;
-        inner.set("connections", &mut limits.connections_max, ConfigValue::number);
-        inner.set("frame_bytes", &mut limits.frame_bytes_max, ConfigValue::bytes);
-        inner.set("pipeline", &mut limits.pipeline_max, ConfigValue::number);
-        inner.set("body_bytes", &mut limits.body_bytes_max, ConfigValue::bytes);
-        inner.set("charges", &mut limits.charges_max, ConfigValue::number);
-        inner.set("held_bytes", &mut limits.held_bytes_max, ConfigValue::bytes);
-        inner.set("first_request", &mut limits.first_request_after, ConfigValue::duration);
-        inner.set("slow_client", &mut limits.slow_client_after, ConfigValue::duration);
-        inner.set("idle", &mut limits.idle_after, |place| place.duration().map(Some));
-        if limits.pipeline_max == 0 || limits.charges_max == 0 || limits.connections_max == 0 {
-            inner.note("connections, pipeline and charges must be at least 1");
-        }
+    fn read_listen(&mut self, table: &Table<'_>) {
+        let Some(inner) = inner(table, "listen") else { return };
+        inner.set("http", &mut self.overrides.http, place_to_listen);
+        inner.set("grpc", &mut self.overrides.grpc, place_to_listen);
+        inner.set("resp", &mut self.overrides.resp, place_to_listen);
+        let fields = ["http", "grpc", "resp"].into_iter().filter_map(|name| inner.get(name));
+        fields.for_each(|place| self.listen_fields.add(&place));
+        let public = |place: &ConfigValue<'_>| place.boolean().map(Some);
+        inner.set("public", &mut self.overrides.listen_public, public);
+        inner.set("more_http", &mut self.more_http, |place| place.all(ConfigValue::parsed));
+        inner.set("hosts", &mut self.overrides.hosts, host_names);
         inner.finish();
-    }
-
-    fn read_tls(&mut self, table: &Table<'_>) {
-        let Some(inner) = inner(table, "tls") else { return };
-        let need = |name| inner.tell(inner.need(name).and_then(|place| place.text()));
-        let (certificate, key) = (need("certificate"), need("key"));
-        let client_authority = inner.text("client_authority").map(PathBuf::from);
-        inner.finish();
-        let (Some(certificate), Some(key)) = (certificate, key) else { return };
-        let tls = Tls { certificate: certificate.into(), key: key.into(), client_authority };
-        if table.looks_at_files() {
-            for (field, problem) in tls::mistakes(&tls) {
-                // A field that is found wrong was read.
-                inner.get(field).iter().for_each(|place| place.note(problem.clone()));
-            }
-        }
-        self.tls = Some(tls);
     }
 
     /// The whole, after environment and flags have had their say. What is wrong with it is noted.
@@ -374,7 +365,7 @@ impl Draft {
         looks_at_files: bool,
     ) -> Option<Config> {
         let over = overrides.clone().over(self.overrides);
-        let listen = Listen::new(&over, finding);
+        let listen = Listen { more_http: self.more_http, ..Listen::new(&over, finding) };
         listen.check_apart(&self.listen_fields, overrides, finding);
         let mut settings = self.settings;
         settings.hosts = listen.hosts(&over, finding);
@@ -383,6 +374,9 @@ impl Draft {
             (&over.read_token, Role::Read, "TOLLWAY_READ_TOKEN"),
         ] {
             token.iter().for_each(|token| settings.auth.add_named(token, role, name));
+        }
+        if let Some(role) = self.without_token {
+            settings.auth.permit_without_token(role);
         }
         if settings.auth.is_open() {
             listen.guard(finding);
@@ -440,7 +434,7 @@ impl Draft {
 }
 
 /// A table within a table, if it is there and is one.
-fn inner<'a>(table: &Table<'a>, name: &'static str) -> Option<Table<'a>> {
+pub(super) fn inner<'a>(table: &Table<'a>, name: &'static str) -> Option<Table<'a>> {
     table.get(name).and_then(|place| place.tell(place.table()))
 }
 

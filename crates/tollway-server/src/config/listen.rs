@@ -15,13 +15,16 @@ macro_rules! listen {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Listen {
             $(#[doc = $title] pub $field: Option<Endpoint>,)*
+            /// Where HTTP listens beside that.
+            pub more_http: Vec<Endpoint>,
             /// Whether others than this machine may connect without a token.
             pub public: bool,
         }
 
         impl Default for Listen {
             fn default() -> Self {
-                Self { $($field: Some(Endpoint::loopback($port)),)* public: false }
+                let more_http = Vec::new();
+                Self { $($field: Some(Endpoint::loopback($port)),)* more_http, public: false }
             }
         }
 
@@ -138,7 +141,9 @@ impl Listen {
 
     /// Refuses to listen to the world without a token, unless that is said.
     pub(super) fn guard(&self, finding: &Finding) {
-        for (field, endpoint) in self.fronts().into_iter().filter(|_| !self.public) {
+        let more = self.more_http.iter().map(|more| ("listen.more_http", Some(more)));
+        let all = self.fronts().into_iter().chain(more);
+        for (field, endpoint) in all.filter(|_| !self.public) {
             if let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_local()) {
                 let remedy = "set a token (TOLLWAY_TOKEN or tokens) or pass --listen-public";
                 finding.note(outside(

@@ -15,6 +15,7 @@ mod descriptors;
 mod error;
 mod file;
 mod layers;
+mod limits;
 mod line_starts;
 mod listen;
 mod names;
@@ -25,7 +26,9 @@ pub(crate) mod pushed;
 pub(crate) mod queues;
 mod quota_streams;
 mod reader;
+mod sources;
 mod stores;
+mod tls;
 mod tokens;
 mod tree;
 mod work;
@@ -36,6 +39,7 @@ pub use error::{ConfigError, Mistakes};
 pub use file::{Config, Drain, LogFormat, Tls};
 pub use layers::Overrides;
 pub use listen::Listen;
+pub use sources::{Given, files_now};
 
 /// Where a mistake is that no file makes: a flag does, or a variable that beats the files.
 const OUTSIDE: &str = "settings";

@@ -282,10 +282,36 @@ descriptors:
     assert!(limit(&[("zero", "x")]).deny_all && limit(&[("zero", "x")]).quota_mode);
     assert_eq!(limit(&[("burst", "x")]).policy.as_ref().unwrap().algorithm().limit(), 3);
     assert_eq!(limit(&[("burst", "x")]).metadata["a"], "b");
-    let notes: Vec<String> = config.notes.iter().map(ToString::to_string).collect();
-    let note = "envoy.yaml:10: descriptors[1].detailed_metric: has no effect: client input \
-                never becomes a metric label";
-    assert_eq!(notes, [note]);
+    let counted_as = |value: &str| domain.find(&[("database", value)]).unwrap().counted_as;
+    assert_eq!(counted_as("default").as_deref(), Some("database_default"));
+    assert_eq!((counted_as("users"), config.notes.len()), (None, 0));
+}
+
+/// As `MERGE_DOMAIN_CONFIG` of envoyproxy/ratelimit has it.
+#[test]
+fn files_may_give_one_domain_together_if_that_is_said() {
+    let file = |key: &str| {
+        format!(
+            "domain: d\ndescriptors:\n  - key: {key}\n    \
+             rate_limit: {{unit: day, requests_per_unit: 1}}\n"
+        )
+    };
+    let load = |first: &str, keys: [&str; 2]| {
+        let [one, other] = keys.map(file);
+        let texts = [("t.toml", first), ("a.yaml", &*one), ("b.yaml", &*other)];
+        let texts = texts.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        Config::from_texts(&texts, &Overrides::default(), &Metrics::default())
+    };
+    let told = load("", ["a", "b"]).unwrap_err().to_string();
+    let expected = "b.yaml:1: a domain named \"d\" is defined above; \
+                    merge_domains = true puts both together";
+    assert_eq!(told, expected);
+    let merged = load("merge_domains = true", ["a", "b"]).unwrap();
+    let domain = merged.rules.domain("d").unwrap();
+    let has = |key: &str| domain.find(&[(key, "x")]).is_some();
+    assert_eq!((merged.rules.domains().count(), has("a"), has("b")), (1, true, true));
+    let twice = load("merge_domains = true", ["a", "a"]).unwrap_err().to_string();
+    assert_eq!(twice, "b.yaml:3: descriptors[0]: the same key and value stand here twice");
 }
 
 #[test]

@@ -7,11 +7,7 @@ use crate::auth::{Auth, Role};
 /// Reads one token, and adds it to those that are known.
 pub(super) fn read(place: &ConfigValue<'_>, auth: &mut Auth) -> Result<(), ConfigError> {
     let inner = place.table()?;
-    let role = inner.need("role").and_then(|place| {
-        let wrong = || place.wrong("expected read, check or admin");
-        let text = place.text()?;
-        Role::ALL.into_iter().find(|role| role.name() == text).ok_or_else(wrong)
-    });
+    let role = inner.need("role").and_then(|place| role(&place));
     let (role, token) = (inner.tell(role), token(&inner)?);
     if let Some(file) = inner.text("token_file") {
         auth.add_file(file);
@@ -42,4 +38,11 @@ fn token(table: &Table<'_>) -> Result<String, ConfigError> {
         }
         _ => Err(table.wrong("give one of token, token_file and token_env")),
     }
+}
+
+/// A role by its name.
+pub(super) fn role(place: &ConfigValue<'_>) -> Result<Role, ConfigError> {
+    let text = place.text()?;
+    let named = Role::ALL.into_iter().find(|role| role.name() == text);
+    named.ok_or_else(|| place.wrong("expected read, check or admin"))
 }

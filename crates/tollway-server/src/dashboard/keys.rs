@@ -160,7 +160,8 @@ pub(super) fn descriptor<'a>(rules: &'a Rules, key: &'a [u8]) -> Option<(&'a str
     let entries: Vec<(&str, &str)> = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
     let domain = rules.domain(name)?;
     let limit = domain.find(&entries)?.limit;
-    Some((domain.name(), Source::descriptor(limit, limit.policy.as_ref()?, key)))
+    let source = Source::descriptor(limit, limit.policy.as_ref()?, key, &limit.tally);
+    Some((domain.name(), source))
 }
 
 const fn treatment(treatment: Treatment) -> &'static str {

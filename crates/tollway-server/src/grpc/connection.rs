@@ -35,7 +35,7 @@ const UNCOUNTED_BYTES_MAX: usize = 1024;
 pub(super) const PROBE_BYTES_MAX: usize = 4 * 1024;
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
-const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/";
+const REFLECTION: &str = "/grpc.reflection.";
 
 type AnswerBody = Either<UnaryBody, tonic::body::Body>;
 
@@ -44,7 +44,7 @@ type AnswerBody = Either<UnaryBody, tonic::body::Body>;
 pub(crate) struct Probes {
     health: HealthServer<HealthService>,
     reporter: HealthReporter,
-    reflection: Reflection,
+    reflections: [(&'static str, Reflection); 2],
 }
 
 impl Probes {
@@ -53,7 +53,7 @@ impl Probes {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(PROBE_BYTES_MAX);
-        Self { health, reporter, reflection: reflection::service() }
+        Self { health, reporter, reflections: reflection::services() }
     }
 
     /// Tells everybody who watches that calls are welcome.
@@ -67,7 +67,7 @@ impl Probes {
     }
 
     async fn report(&self, status: tonic_health::ServingStatus) {
-        for name in ["", envoy::SERVICE] {
+        for name in ["", envoy::SERVICE, throttlecrab::SERVICE] {
             self.reporter.set_service_status(name, status).await;
         }
     }
@@ -95,7 +95,8 @@ where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let first_by = Instant::now() + worker.service.settings().limits.first_request_after;
-    let options = Options { front: Front::Grpc, streams_max: STREAMS_MAX, first_by };
+    let age = worker.service.settings().limits.grpc_age;
+    let options = Options { front: Front::Grpc, streams_max: STREAMS_MAX, first_by, age };
     let pings = Pings::default();
     let streams = Streams { probes: probes.clone(), pings: pings.clone(), stop: stop.clone() };
     let respond = |request: Request<Incoming>, holder| {
@@ -169,10 +170,15 @@ async fn answer_call(
     }
     let path = request.uri().path();
     Some(if path == envoy::PATH {
+        let started = Instant::now();
         let outcome = match receive(worker, request.body_mut(), holder).await {
             Ok(message) => envoy::should_rate_limit(worker, &message).await,
             Err(status) => Err(status),
         };
+        let metrics = worker.service.metrics();
+        metrics.rls_seconds.observe(started.elapsed());
+        let is_refused = |status: &Status| status.code() == Code::InvalidArgument;
+        metrics.rls_refused.add(outcome.as_ref().is_err_and(is_refused).into());
         counted(worker, respond(outcome))
     } else if path == throttlecrab::PATH {
         let outcome = match receive(worker, request.body_mut(), holder).await {
@@ -212,7 +218,13 @@ async fn answer_probe(
     let Some(held) = holder.hold(PROBE_BYTES_MAX) else {
         return refused(http2::Unread::Full.into()).map(Either::Left);
     };
-    let response = (probes.reflection)(request).await;
+    let path = request.uri().path();
+    let asked = probes.reflections.iter().find(|(start, _)| path.starts_with(start));
+    let Some((_, reflection)) = asked else {
+        let unknown = Status::new(Code::Unimplemented, format!("there is no method {path}"));
+        return refused(unknown).map(Either::Left);
+    };
+    let response = reflection(request).await;
     response.map(|body| Either::Right(tonic::body::Body::new(Keeping { body, _kept: held })))
 }
 

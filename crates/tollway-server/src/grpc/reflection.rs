@@ -3,6 +3,7 @@
 //! The descriptors are built from the tables of [`super::messages`], all of a service's in its own
 //! package: names of messages do not travel.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +16,6 @@ use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet,
     MethodDescriptorProto, ServiceDescriptorProto,
 };
-use tonic::codegen::Service as _;
 
 use super::connection::PROBE_BYTES_MAX;
 use super::messages::{Described, ENVOY, Field, STRUCT, THROTTLECRAB};
@@ -26,8 +26,46 @@ pub(super) type Reflection = Arc<dyn Fn(Request<Incoming>) -> Answering + Send +
 
 type Answering = Pin<Box<dyn Future<Output = Response<tonic::body::Body>> + Send>>;
 
-/// The service that answers reflection calls.
-pub(super) fn service() -> Reflection {
+/// The service that answers reflection calls, by the path of its version: what is built on grpcio
+/// asks the older one.
+pub(super) fn services() -> [(&'static str, Reflection); 2] {
+    let health = FileDescriptorSet::decode(tonic_health::pb::FILE_DESCRIPTOR_SET);
+    let mut set = health.expect("the crate holds its own descriptors");
+    set.file.extend(own_files());
+    let set = set.encode_to_vec();
+    let builder = || {
+        tonic_reflection::server::Builder::configure().register_encoded_file_descriptor_set(&set)
+    };
+    let right = "the tables name only messages that are in them";
+    let newer = builder().build_v1().expect(right).max_decoding_message_size(PROBE_BYTES_MAX);
+    let older = builder().build_v1alpha().expect(right);
+    let older = older.max_decoding_message_size(PROBE_BYTES_MAX);
+    [("/grpc.reflection.v1.", answering(newer)), ("/grpc.reflection.v1alpha.", answering(older))]
+}
+
+fn answering<S>(service: S) -> Reflection
+where
+    S: tonic::codegen::Service<
+            Request<Incoming>,
+            Response = Response<tonic::body::Body>,
+            Error = Infallible,
+        > + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    Arc::new(move |request| {
+        let mut service = service.clone();
+        Box::pin(async move {
+            let Ok(response) = service.call(request).await;
+            response
+        })
+    })
+}
+
+/// The files of the services that are not the framework's.
+fn own_files() -> [FileDescriptorProto; 2] {
     let envoy_file = file(
         "envoy/service/ratelimit/v3/rls.proto",
         envoy::PATH,
@@ -40,19 +78,7 @@ pub(super) fn service() -> Reflection {
         ["ThrottleRequest", "ThrottleResponse"],
         &[THROTTLECRAB],
     );
-    let set = FileDescriptorSet { file: vec![envoy_file, throttlecrab_file] };
-    let built = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(&set.encode_to_vec())
-        .build_v1();
-    let service = built.expect("the tables name only messages that are in them");
-    let service = service.max_decoding_message_size(PROBE_BYTES_MAX);
-    Arc::new(move |request| {
-        let mut service = service.clone();
-        Box::pin(async move {
-            let Ok(response) = service.call(request).await;
-            response
-        })
-    })
+    [envoy_file, throttlecrab_file]
 }
 
 /// The file of a service with one method, whose path is `/package.Service/Method`.

@@ -8,6 +8,8 @@ use super::messages::{ThrottleRequest, ThrottleResponse};
 use crate::adhoc::throttle_once;
 use crate::worker::Worker;
 
+/// The name of the service.
+pub(super) const SERVICE: &str = "throttlecrab.RateLimiter";
 /// The path of the method.
 pub(super) const PATH: &str = "/throttlecrab.RateLimiter/Throttle";
 

@@ -63,7 +63,7 @@ where
     if !is_http2 {
         return serve_http1(worker, stream, peer, stop).await;
     }
-    let options = Options { front: Front::Http, streams_max: STREAMS_MAX, first_by };
+    let options = Options { front: Front::Http, streams_max: STREAMS_MAX, first_by, age: None };
     let respond = |request: http::Request<Incoming>, holder| {
         let worker = Rc::clone(worker);
         async move {

@@ -21,6 +21,7 @@ mod pages;
 mod presence;
 mod problem;
 mod queues;
+mod ratelimit;
 mod reply;
 mod request;
 mod routes;

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::problem::Trouble;
+use super::ratelimit;
 use super::request::Call;
-use crate::metrics::Exposition;
+use crate::metrics::{Exposition, hits};
 use crate::pressure;
 use crate::process;
 use crate::queues::Queues;
@@ -34,6 +35,32 @@ pub(super) fn is_probe(path: &str) -> bool {
 pub(super) fn health(call: Call<'_>) -> Result<(), Trouble> {
     call.reply.content_type = TEXT;
     call.reply.body.extend_from_slice(b"OK");
+    Ok(())
+}
+
+/// `GET /healthcheck`: where this stands in for envoyproxy/ratelimit, its answer.
+pub(super) fn healthcheck(call: Call<'_>) -> Result<(), Trouble> {
+    let service = call.service();
+    if service.settings().ratelimit.is_some_and(|needs| !ratelimit::is_healthy(service, needs)) {
+        call.reply.status = 500;
+        return Ok(());
+    }
+    health(call)
+}
+
+/// `GET /rlconfig`.
+pub(super) fn rlconfig(call: Call<'_>) -> Result<(), Trouble> {
+    call.reply.content_type = TEXT;
+    let rules = call.service().enforcer.rules();
+    call.reply.body.extend_from_slice(ratelimit::configuration(&rules).as_bytes());
+    Ok(())
+}
+
+/// `GET /stats`.
+pub(super) fn stats(call: Call<'_>) -> Result<(), Trouble> {
+    call.reply.content_type = TEXT;
+    let lines = call.service().metrics().with_hits(hits::lines);
+    call.reply.body.extend_from_slice(lines.as_bytes());
     Ok(())
 }
 
@@ -147,6 +174,9 @@ fn exposition(service: &Service) -> String {
     service.stale.write(&mut text);
     service.quota_streams().write(&mut text);
     service.metrics().write(service.enforcer.store_name(), &mut text);
+    if service.settings().ratelimit.is_some() {
+        ratelimit::write(service.metrics(), &mut text);
+    }
     let held_bytes = service.room().bytes() as f64;
     text.gauge("tollway_held_bytes", "Held for unfinished requests.", held_bytes);
     if let Some(memory) = service.enforcer.memory() {

@@ -75,10 +75,12 @@ routes! { call:
 
     Health      "GET"  "/healthz", None => ops::health(call);
     HealthToo   "GET"  "/health", None => ops::health(call);
-    Healthcheck "GET"  "/healthcheck", None => ops::health(call);
+    Healthcheck "GET"  "/healthcheck", None => ops::healthcheck(call);
     Readiness   "GET"  "/readyz", None => ops::readiness(call);
     OpenApi     "GET"  "/openapi.json", None => ops::openapi(call);
     Metrics     "GET"  "/metrics", READ => ops::metrics(call);
+    RlConfig    "GET"  "/rlconfig", READ => ops::rlconfig(call);
+    Stats       "GET"  "/stats", READ => ops::stats(call);
     Top         "GET"  "/admin/top", ADMIN => ops::top(call);
     Rules       "GET"  "/admin/rules", ADMIN => ops::rules(call);
     Reload      "POST" "/admin/reload", ADMIN => ops::reload(call).await;

@@ -28,7 +28,7 @@ fn an_operators_word_holds_for_the_keys_of_descriptors_too() {
     let limit = Limit::new(Some(Policy::parse("login", "5/m").unwrap()), Arc::default());
     let policy = limit.policy.as_ref().unwrap();
     let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
-    let source = Source::descriptor(&limit, policy, whole_key);
+    let source = Source::descriptor(&limit, policy, whole_key, &limit.tally);
     let rules = rules(RuleOptions::default(), Lists::default(), false);
     let mut changes = OperatorChanges::default();
     changes.ban(whole_key, Ban::UntilLifted).unwrap();

@@ -1,17 +1,23 @@
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
 
 use prost_types::value::Kind;
+use tokio::runtime::Runtime;
+use tollway_redis::{RedisStore, Settings};
 use tollway_server::testing::messages::{
     Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse,
     ThrottleRequest, ThrottleResponse, UInt64Value,
 };
+use tollway_testkit::servers::{Engine, Server};
 use tonic::client::Grpc as TonicGrpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use crate::harness::{Http, output, start, tool, tools};
+use crate::failures::on;
+use crate::harness::{Http, PATIENCE, output, start, tool, tools};
 
 const POLICY: &str = "[[policies]]\nname = \"api\"\nquota = \"2/1m\"\n";
 
@@ -182,6 +188,43 @@ fn what_a_descriptor_reports_is_counted_whatever_was_left() {
     assert_eq!(requests.statuses[0].limit_remaining, 2, "the two looks before, and this one");
 }
 
+/// As `token-quota.sh` of envoyproxy/ratelimit has it.
+#[test]
+fn a_look_is_over_only_if_more_than_the_limit_is_used() {
+    let rule =
+        |key: &str, limit: &str| format!("[[domains.descriptors]]\nkey = \"{key}\"\n{limit}\n");
+    let rules = [
+        rule("window", "rate_limit = { unit = \"minute\", requests_per_unit = 2 }"),
+        rule("sliding", "quota = \"2/1m\"\nalgorithm = \"sliding-window\""),
+        rule("calendar", "quota = \"2/day\"\nalgorithm = \"calendar-window\""),
+        rule("bucket", "quota = \"2/1h\""),
+        rule("q1", "quota_mode = true\nrate_limit = { unit = \"hour\", requests_per_unit = 2 }"),
+    ];
+    let rules = "[[domains]]\ndomain = \"edge\"\n".to_owned() + &rules.concat();
+    looks_and_reports(start(&rules).grpc);
+    let server = Server::start(Engine::Redis, &[]);
+    let runtime = Runtime::new().unwrap();
+    let store = runtime.block_on(RedisStore::connect(&server.url(), Settings::default())).unwrap();
+    looks_and_reports(on(Arc::new(store), "redis", &rules).grpc);
+}
+
+/// Looks at each rule and reports one unit, in turn.
+fn looks_and_reports(address: SocketAddr) {
+    let mut grpc = Grpc::connect(address);
+    let mut hit = |key: &str, hits: u64| {
+        let hits_addend = Some(UInt64Value { value: hits });
+        let asked = RateLimitDescriptor { hits_addend, ..descriptor(&[(key, "ada")]) };
+        codes(&grpc.should_rate_limit(request([asked])).unwrap()).0
+    };
+    for key in ["window", "sliding", "calendar", "q1"] {
+        let requests = [(); 4].map(|()| (hit(key, 0), hit(key, 1)));
+        assert_eq!(requests, [(1, 1), (1, 1), (1, 2), (2, 2)], "{key}");
+    }
+    // A bucket holds no more than its limit, so nobody knows of more: it is over when it is empty.
+    let requests = [(); 3].map(|()| (hit("bucket", 0), hit("bucket", 1)));
+    assert_eq!(requests, [(1, 1), (1, 1), (2, 2)]);
+}
+
 #[test]
 fn metadata_of_a_rule_is_told_when_a_request_matches_and_passes() {
     let running = start(ENVOY);
@@ -294,22 +337,124 @@ fn health_is_reported_and_reflection_describes_the_service() {
         };
         let status = health.check(request).await.unwrap().into_inner().status;
         assert_eq!(status, 1);
-        use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
-        use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-        use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-        let request = tonic_reflection::pb::v1::ServerReflectionRequest {
-            host: String::new(),
-            message_request: Some(MessageRequest::ListServices(String::new())),
-        };
-        let mut reflection = ServerReflectionClient::new(channel);
-        let stream = reflection.server_reflection_info(tokio_stream::once(request)).await.unwrap();
-        let answer = stream.into_inner().message().await.unwrap().unwrap();
-        let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
-            panic!("{answer:?}");
-        };
-        let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
-        assert!(names.iter().any(|name| name.ends_with("RateLimitService")), "{names:?}");
+        let expected = [
+            "envoy.service.ratelimit.v3.RateLimitService",
+            "grpc.health.v1.Health",
+            "throttlecrab.RateLimiter",
+        ];
+        for names in [listed_v1(channel.clone()).await, listed_v1alpha(channel).await] {
+            for name in expected {
+                assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
+            }
+        }
     });
+}
+
+/// The services that reflection of a version lists.
+macro_rules! lists_services {
+    ($name:ident $version:ident) => {
+        async fn $name(channel: Channel) -> Vec<String> {
+            use pb::server_reflection_request::MessageRequest;
+            use pb::server_reflection_response::MessageResponse;
+            use tonic_reflection::pb::$version as pb;
+            let request = pb::ServerReflectionRequest {
+                host: String::new(),
+                message_request: Some(MessageRequest::ListServices(String::new())),
+            };
+            let mut client = pb::server_reflection_client::ServerReflectionClient::new(channel);
+            let stream = client.server_reflection_info(tokio_stream::once(request)).await.unwrap();
+            let answer = stream.into_inner().message().await.unwrap().unwrap();
+            let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+                panic!("{answer:?}");
+            };
+            list.service.into_iter().map(|service| service.name).collect()
+        }
+    };
+}
+
+lists_services! { listed_v1 v1 }
+lists_services! { listed_v1alpha v1alpha }
+
+/// Envoys that never leave would never meet the nodes that are added.
+#[test]
+fn a_grpc_connection_of_age_is_told_to_leave_and_closed_after_its_grace() {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
+    const GO_AWAY: u8 = 7;
+    let running = start("[limits]\ngrpc_age = \"50ms\"\ngrpc_age_grace = \"50ms\"\n");
+    let mut stream = TcpStream::connect(running.grpc).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(PREFACE).unwrap();
+    // Nothing here answers the ping behind the farewell, so only the grace ends it.
+    let mut heard = Vec::new();
+    stream.read_to_end(&mut heard).unwrap();
+    let (mut frames, mut rest) = (Vec::new(), &heard[..]);
+    while let [a, b, c, kind, _, _, _, _, _, ..] = *rest {
+        frames.push(kind);
+        rest = &rest[9 + u32::from_be_bytes([0, a, b, c]) as usize..];
+    }
+    assert!(frames.contains(&GO_AWAY), "{frames:?}");
+}
+
+/// The examples of envoyproxy/ratelimit's README.
+#[test]
+fn limits_that_say_so_are_counted_by_value() {
+    let yaml = r#"
+[[domains]]
+domain = "example8"
+[[domains.descriptors]]
+key = "key1"
+detailed_metric = true
+rate_limit = { unit = "minute", requests_per_unit = 10 }
+[[domains]]
+domain = "example10"
+[[domains.descriptors]]
+key = "route"
+value_to_metric = true
+[[domains.descriptors.descriptors]]
+key = "action"
+value = "read*"
+value_to_metric = true
+[[domains.descriptors.descriptors.descriptors]]
+key = "subject"
+rate_limit = { unit = "minute", requests_per_unit = 10 }
+[[domains]]
+domain = "example11"
+[[domains.descriptors]]
+key = "route"
+value = "api/*"
+share_threshold = true
+value_to_metric = true
+[[domains.descriptors.descriptors]]
+key = "method"
+shadow_mode = true
+rate_limit = { unit = "minute", requests_per_unit = 1 }
+"#;
+    let running = start(yaml);
+    let mut grpc = Grpc::connect(running.grpc);
+    let mut ask = |domain: &str, entries: &[(&str, &str)]| {
+        let asked = request([descriptor(entries)]);
+        grpc.should_rate_limit(RateLimitRequest { domain: domain.to_owned(), ..asked }).unwrap()
+    };
+    ask("example8", &[("key1", "any")]);
+    ask("example10", &[("route", "api"), ("action", "readfile"), ("subject", "1")]);
+    for route in ["api/v1", "api/v2"] {
+        ask("example11", &[("route", route), ("method", "GET")]);
+    }
+    let metrics = Http::connect(running.http).get("/metrics").body;
+    for (domain, policy, outcome, count) in [
+        ("example8", "key1_any", "total_hits", 1),
+        ("example8", "key1", "total_hits", 0),
+        ("example10", "route_api.action_readfile.subject", "within_limit", 1),
+        ("example11", "route_api/*.method", "total_hits", 2),
+        ("example11", "route_api/*.method", "over_limit", 1),
+        ("example11", "route_api/*.method", "shadow_mode", 1),
+    ] {
+        let line = format!(
+            "tollway_descriptor_hits_total{{domain=\"{domain}\",policy=\"{policy}\",\
+             outcome=\"{outcome}\"}} {count}"
+        );
+        assert!(metrics.lines().any(|found| found == line), "{line} in\n{metrics}");
+    }
 }
 
 #[test]

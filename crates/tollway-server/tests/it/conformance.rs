@@ -118,7 +118,7 @@ pub(crate) fn serve(policies: &[Arc<Policy>], clock: &Arc<VirtualClock>) -> Runn
     let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(10_000))));
     let service = Service::new(rules, metrics, memory, Arc::clone(clock) as _, Settings::default());
     let any = || Some(Endpoint::loopback(0));
-    let listen = Listen { http: any(), grpc: any(), resp: any(), public: false };
+    let listen = Listen { http: any(), grpc: any(), resp: any(), ..Listen::default() };
     running(Server::start(Arc::new(service), &listen, None, 1).unwrap())
 }
 

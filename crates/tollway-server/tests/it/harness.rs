@@ -60,7 +60,7 @@ pub(crate) fn start_with(
     let config = config.unwrap_or_else(|error| panic!("{error}"));
     let memory = Backing::Memory(Arc::new(MemoryStore::new(capacity)));
     let service = Service::new(config.rules, metrics, memory, clock, config.settings);
-    let service = Arc::new(service.with_origin(Origin { files, overrides, seen: None }));
+    let service = Arc::new(service.with_origin(Origin { files, overrides, ..Origin::default() }));
     running(Server::start(service, &config.listen, config.tls.as_ref(), 2).unwrap())
 }
 

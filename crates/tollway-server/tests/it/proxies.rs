@@ -93,6 +93,10 @@ domain = "edge"
 key = "generic_key"
 value = "demo"
 rate_limit = { unit = "minute", requests_per_unit = 2, name = "demo" }
+[[domains.descriptors]]
+key = "tokens"
+value = "ada"
+rate_limit = { unit = "hour", requests_per_unit = 2 }
 "#;
 
 fn envoy_config(listen: u16, upstream: SocketAddr, grpc: SocketAddr) -> String {
@@ -116,6 +120,14 @@ fn envoy_config(listen: u16, upstream: SocketAddr, grpc: SocketAddr) -> String {
         grpc_service: {envoy_grpc: {cluster_name: tollway}, timeout: 20s}}}}";
     let router = "{name: envoy.filters.http.router, typed_config: {'@type': \
         type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}";
+    // A look before the request, and a report when its stream is done.
+    let tokens = "actions: [{generic_key: {descriptor_key: tokens, descriptor_value: ada}}]";
+    let per_route = format!(
+        "typed_per_filter_config: {{envoy.filters.http.ratelimit: {{'@type': \
+         type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute, \
+         rate_limits: [{{{tokens}, hits_addend: {{number: 0}}}}, {{{tokens}, \
+         hits_addend: {{number: 1}}, apply_on_stream_done: true}}]}}}}"
+    );
     let clusters = cluster("upstream", upstream, "") + &cluster("tollway", grpc, http2);
     format!(
         "static_resources:\n  listeners:\n  - address: {{socket_address: {{address: 127.0.0.1, \
@@ -123,7 +135,8 @@ fn envoy_config(listen: u16, upstream: SocketAddr, grpc: SocketAddr) -> String {
          envoy.filters.network.http_connection_manager, typed_config: {{'@type': \
          type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager, \
          stat_prefix: x, route_config: {{virtual_hosts: [{{name: all, domains: ['*'], routes: \
-         [{{match: {{prefix: /}}, route: {{cluster: upstream, {limits}}}}}]}}]}}, http_filters: \
+         [{{match: {{prefix: /tokens}}, route: {{cluster: upstream}}, {per_route}}}, \
+         {{match: {{prefix: /}}, route: {{cluster: upstream, {limits}}}}}]}}]}}, http_filters: \
          [{filter}, {router}]}}}}]}}]\n  clusters:\n{clusters}"
     )
 }
@@ -147,4 +160,22 @@ fn a_real_envoy_answers_200_200_429_with_our_fields() {
     assert!(answers[0].field("x-ratelimit-limit").unwrap().starts_with("2, 2;w=60"));
     assert!(answers[2].field("retry-after").is_some(), "{answers:?}");
     assert!(answers[2].body.contains("quota-exceeded"), "{answers:?}");
+
+    // As `token-quota.sh` of envoyproxy/ratelimit has it: two of two used is not yet over.
+    let mut metrics = Http::connect(running.http);
+    let statuses = [1, 2, 3, 4].map(|request| {
+        let status = http.get("/tokens").status;
+        let reported = format!(
+            "tollway_descriptor_hits_total{{domain=\"edge\",policy=\"tokens_ada\",\
+             outcome=\"total_hits\"}} {}",
+            request.min(3)
+        );
+        // Envoy reports when it has answered, and what it refuses itself is no stream.
+        if request <= 3 {
+            let is_there = |line: &str| line == reported;
+            eventually("the report", || metrics.get("/metrics").body.lines().any(is_there));
+        }
+        status
+    });
+    assert_eq!(statuses, [200, 200, 200, 429]);
 }

@@ -38,7 +38,7 @@ pub(crate) fn start(files: Vec<PathBuf>, store: Option<String>) -> Started {
     });
     let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(100))));
     let service = Service::new(config.rules, metrics, memory, clock, config.settings);
-    let origin = Origin { files, overrides, seen: None };
+    let origin = Origin { files, overrides, ..Origin::default() };
     let service = Arc::new(service.with_queues(queues).with_origin(origin));
     let server = Server::start(service, &config.listen, None, 1).unwrap();
     Started { running: running(server), _runtime: runtime }

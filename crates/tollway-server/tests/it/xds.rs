@@ -48,7 +48,7 @@ impl Follower {
         let clock = Arc::new(VirtualClock::at(Timestamp::from_millis(1_700_000_000_000)));
         let memory = Backing::Memory(Arc::new(MemoryStore::new(Capacity::keys(10_000))));
         let service = Service::new(config.rules, metrics, memory, clock, config.settings);
-        let origin = Origin { files, overrides, seen: None };
+        let origin = Origin { files, overrides, ..Origin::default() };
         let service = Arc::new(service.with_origin(origin).with_xds(config.xds));
         let server = Server::start(service, &config.listen, None, 1).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread();
