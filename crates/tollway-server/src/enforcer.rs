@@ -22,7 +22,6 @@ use crate::decide::Decider;
 use crate::descriptors::Domain;
 use crate::durable::DurableStore;
 use crate::metrics::{Exposition, Metrics, Tally};
-use crate::operator_changes::{NoRoom, OperatorChanges};
 use crate::outage::{OF_POLICIES, OutageLog};
 use crate::own_quotas::{OwnQuotas, millis};
 use crate::rules::Rules;
@@ -131,7 +130,6 @@ impl Enforcer {
     pub(crate) fn replace_rules(&self, rules: Rules) {
         let changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.rules();
-        let rules = rules.with_operator_changes(Arc::clone(before.operator_changes()));
         self.put_anew(&before, &rules.with_pushed_of(&before));
         drop(changing);
         self.metrics.reloaded(self.clock.now());
@@ -158,23 +156,6 @@ impl Enforcer {
         self.rules.store(Arc::new(rules));
     }
 
-    /// Changes what operators have changed, for every request from now on.
-    ///
-    /// # Errors
-    ///
-    /// If there is no room for the change; then nothing is changed.
-    pub(crate) fn change_for_operator(
-        &self,
-        change: impl FnOnce(&mut OperatorChanges) -> Result<(), NoRoom>,
-    ) -> Result<(), NoRoom> {
-        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = self.rules();
-        let mut changes = OperatorChanges::clone(rules.operator_changes());
-        change(&mut changes)?;
-        self.put_in_force(rules.with_operator_changes(Arc::new(changes)));
-        Ok(())
-    }
-
     /// Changes the quotas that single keys and patterns have, for every request from now on, as
     /// `change` says of those in force, the rules and the time in milliseconds.
     pub(crate) fn change_own_quotas(
@@ -185,19 +166,6 @@ impl Enforcer {
         let rules = self.rules();
         let own = change(rules.own_quotas(), &rules, millis(self.clock.now()));
         self.put_in_force(rules.with_own_quotas(Arc::new(own)));
-    }
-
-    /// Lets the keys in again whose bans have ended; those keys.
-    pub(crate) fn lift_ended_bans(&self) -> Vec<Box<[u8]>> {
-        let ended = self.rules_at_hand().operator_changes().ended(self.clock.now());
-        if !ended.is_empty() {
-            let lifted = self.change_for_operator(|changes| {
-                ended.iter().for_each(|key| changes.lift(key));
-                Ok(())
-            });
-            lifted.expect("what is taken away needs no room");
-        }
-        ended
     }
 
     /// The store.

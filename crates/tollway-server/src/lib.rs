@@ -41,7 +41,6 @@ mod metrics;
 mod net;
 mod open_files;
 mod operation;
-mod operator_changes;
 mod outage;
 mod own_quotas;
 mod pattern;

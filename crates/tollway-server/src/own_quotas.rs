@@ -6,6 +6,8 @@
 //!   another node's change --push, or a look--> Keeper::follow --in force--> Rules
 //! ```
 //!
+//! Keys that an operator bans are kept and shared in the same way: they are denied by all policies.
+//!
 //! They are kept where the states are kept, and before anybody hears that they are set: beside the
 //! snapshot for states in memory, in the store for states on Redis or Valkey. Without either they
 //! end with the process, as the states do. They come before what the configuration says of a key.
@@ -24,11 +26,11 @@ mod planned;
 
 pub(crate) use change::change;
 pub(crate) use entry::{Whom, millis, moment, whom_json};
-pub(crate) use in_force::{Own, OwnQuotas};
+pub(crate) use in_force::{Ban, Own, OwnQuotas};
 pub use keeper::Keeper;
 pub(crate) use keeper::{Asked, Changed, Refused, What};
 
-/// Quotas of one's own that there may be.
+/// Quotas of one's own and bans that there may be.
 const QUOTAS_MAX: usize = 10_000;
 /// Those among them that are for patterns: each request may have to look at all of a policy's.
 const PATTERNS_MAX: usize = 256;

@@ -28,7 +28,6 @@ use tollway_core::{
 use crate::config_line::ConfigLine;
 use crate::descriptors::{Domain, Limit};
 use crate::metrics::Tally;
-use crate::operator_changes::OperatorChanges;
 use crate::own_quotas::OwnQuotas;
 use crate::pattern::{KeyList, Listed, Pattern};
 use domains::Domains;
@@ -43,7 +42,6 @@ pub struct Rules {
     lists: Arc<Lists>,
     shadow: bool,
     shadow_at: ConfigLine,
-    operator_changes: Arc<OperatorChanges>,
     own_quotas: Arc<OwnQuotas>,
 }
 
@@ -194,23 +192,13 @@ impl Rules {
         let name = |(index, rule): (usize, &Rule)| (rule.policy.name().to_owned(), index);
         let by_name = Arc::new(rules.iter().enumerate().map(name).collect());
         let (rules, domains, lists) = (rules.into(), Domains::new(domains), Arc::new(lists));
-        let (shadow_at, operator_changes, own_quotas) = Default::default();
-        Self { rules, by_name, domains, lists, shadow, shadow_at, operator_changes, own_quotas }
+        let (shadow_at, own_quotas) = Default::default();
+        Self { rules, by_name, domains, lists, shadow, shadow_at, own_quotas }
     }
 
     /// These rules, of which `place` says that nothing is denied.
     pub(crate) fn with_shadow_at(self, place: ConfigLine) -> Self {
         Self { shadow_at: place, ..self }
-    }
-
-    /// These rules with what operators have changed since the service started.
-    pub(crate) fn with_operator_changes(&self, operator_changes: Arc<OperatorChanges>) -> Self {
-        Self { operator_changes, ..self.clone() }
-    }
-
-    /// What operators have changed since the service started.
-    pub(crate) const fn operator_changes(&self) -> &Arc<OperatorChanges> {
-        &self.operator_changes
     }
 
     /// These rules with the quotas that single keys and patterns have.
@@ -317,7 +305,7 @@ impl Rules {
 
     /// How a key is treated, and why.
     fn treatment<'a>(&'a self, source: &Source<'a>, key: &[u8]) -> (Treatment, TreatedBy<'a>) {
-        if let Some(ban) = self.operator_changes.ban_of(key) {
+        if let Some(ban) = self.own_quotas.ban_of(key) {
             return (Treatment::Ban, TreatedBy::Operator(ban));
         }
         let of_policy = source.rule.and_then(|rule| rule.options.lists.find(key));

@@ -83,6 +83,23 @@ fn a_quota_that_was_acknowledged_outlives_kill_9_right_after_and_so_does_who_set
 }
 
 #[test]
+fn a_ban_that_was_acknowledged_outlives_kill_9_right_after() {
+    let scene = Scene::new("ban-kill");
+    let ban = |banned: bool| format!(r#"{{"key_hex":"6576696c","banned":{banned}}}"#);
+    let denied = |served: &Served| {
+        ask(served, "POST", "/v1/peek", r#"{"policy":"api","key":"evil"}"#).1["allowed"] == false
+    };
+    for banned in [true, false, true] {
+        let served = scene.start();
+        let (status, told) = ask(&served, "POST", "/dashboard/ban", &ban(banned));
+        assert_eq!((status, &told["kept"]), (200, &Value::from("file")));
+        // As it is dropped the process is killed, by SIGKILL.
+        drop(served);
+        assert_eq!(denied(&scene.start()), banned);
+    }
+}
+
+#[test]
 fn a_torn_tail_is_cut_off_and_a_damaged_file_is_set_aside_and_told() {
     let scene = Scene::new("own-quotas-damage");
     let served = scene.start();

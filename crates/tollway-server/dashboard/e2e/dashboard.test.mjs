@@ -239,12 +239,12 @@ test("an administrator resets, bans and sets a quota, is asked once, and is logg
 
   await decide(page, button("Ban this key"), ["All policies", "on this node only", "when this service restarts", "after an hour"], "Ban");
   await hasText(page, "#key-shown", "banned");
-  await hasText(page, "#key-words", "Banned by an operator, on this node");
+  await hasText(page, "#key-words", "Banned by an operator, until it is lifted");
   assert.equal(await status("hour"), 429);
   await page.getByRole("link", { name: "Keys", exact: true }).click();
   const changed = page.locator("#changed-keys tr").filter({ hasText: "until lifted" }).filter({ hasText: "window: 1/10m" });
   await changed.getByRole("link", { name: "a\\x07da" }).click();
-  await decide(page, button("Lift the ban"), ["on this node"], "Lift the ban");
+  await decide(page, button("Lift the ban"), ["ends wherever it holds"], "Lift the ban");
   await button("Ban this key").waitFor();
   assert.equal(await status("hour"), 200);
   for (const words of ["reset a key", "set a key's quota", "banned a key under all policies", "lifted the ban"]) {

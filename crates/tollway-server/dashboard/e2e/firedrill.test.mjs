@@ -77,9 +77,9 @@ async function findsTheCrawler(browser, service, ask) {
   await operator.sees("#key-words", "in the last minute");
   await operator.sees("#denials tr", "limit used up");
   await operator.click(page.getByRole("button", { name: "Ban this key" }));
-  await operator.sees("#confirm", "on this node only", "when this service restarts");
+  await operator.sees("#confirm", "on every node that shares this store", "until it is lifted");
   await operator.click(page.getByRole("button", { name: "Ban", exact: true }));
-  await operator.sees("#key-words", "Banned by an operator, on this node");
+  await operator.sees("#key-words", "Banned by an operator, until it is lifted");
   assert.equal(await ask("web", CRAWLER), 429);
   const line = await eventually("it is logged", () => service.log.split("\n").find((line) => line.includes("banned a key")));
   assert.ok(line.includes('who="ada"') && line.includes(CRAWLER), line);

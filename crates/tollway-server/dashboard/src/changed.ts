@@ -7,7 +7,7 @@ import { keyText, moment } from "./format";
 interface Changed { key_hex: string; banned: boolean; ends_at_ms: number | null; quotas: OwnQuotaOf[] }
 interface OwnQuotaOf extends OwnQuota { policy: string; quota: string }
 interface Listed { total: number; changes: Changed[] }
-interface QuotaChange { at: string; by: string; from: string; action: "set" | "removed" | "granted"; policy: string; key_hex: string; units: number | null; quota: string | null; until: string | null; grant: { units: number; until: string } | null; note: string }
+interface QuotaChange { at: string; by: string; from: string; action: "set" | "removed" | "granted" | "banned" | "lifted"; policy: string; key_hex: string; units: number | null; quota: string | null; until: string | null; grant: { units: number; until: string } | null; note: string }
 interface QuotaChanges { total: number; changes: QuotaChange[] }
 
 /** Changes of quotas that are shown, the latest first. */
@@ -34,7 +34,7 @@ export class ChangedKeys {
       { title: "Ban", cell: (row) => !row.banned ? "–" : h("span", { class: "badge bad" }, row.ends_at_ms === null ? "until lifted" : `until ${moment(row.ends_at_ms)}`) },
       { title: "Quotas of its own", cell: (row) => row.quotas.map(told).join("; ") || "–" },
     ], listed.changes, "None is changed now."), more > 0 && h("p", { class: "hint" }, `And ${more} more.`),
-    log.total > 0 && h("h4", {}, "Who changed which quota"), log.total > 0 && table("Changes of quotas, the latest first", [
+    log.total > 0 && h("h4", {}, "Who changed what"), log.total > 0 && table("Changes, the latest first", [
       { title: "When", cell: (row: QuotaChange) => row.at },
       { title: "Who", cell: (row) => `${row.by}, from ${row.from}` },
       { title: "Key", cell: (row) => h("a", { class: "key", href: `#keys/${row.key_hex}` }, keyText(row.key_hex)) },
@@ -53,7 +53,9 @@ function done({ action, policy, units, quota, until, grant, note }: QuotaChange)
   const what = {
     set: `quota ${quota ?? ""}${until ? ` until ${until}` : ""}`,
     removed: "quota taken away",
+    banned: `banned until ${until ?? "it is lifted"}`,
+    lifted: "ban lifted",
     granted: units === null ? `${grant?.units ?? 0} units more until ${grant?.until ?? ""}` : `${units} units given back`,
   }[action];
-  return `${policy}: ${what}${note ? ` (${note})` : ""}`;
+  return `${policy || "all policies"}: ${what}${note ? ` (${note})` : ""}`;
 }

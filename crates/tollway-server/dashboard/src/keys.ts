@@ -17,7 +17,7 @@ const MINUTE_MS = 60_000;
 
 /** How long a ban may last, in milliseconds; empty: until it is lifted. */
 const BAN_ENDS: [string, string][] = [
-  ["", "when it is lifted, or when this service restarts"],
+  ["", "when it is lifted"],
   [String(15 * MINUTE_MS), "after 15 minutes"],
   [String(60 * MINUTE_MS), "after an hour"],
   [String(24 * 60 * MINUTE_MS), "after a day"],
@@ -165,18 +165,18 @@ export class Keys implements View {
     return text.length > 60 ? `${text.slice(0, 60)}…` : text;
   }
 
-  /** What is said of a change that other nodes do not learn of. */
-  get #thisNode(): string {
-    return this.#session?.shared_store ? "on this node only: the other nodes that share its store do not know of it" : "on this node only";
+  /** Where a quota of its own or a ban holds, and for how long. */
+  #whereKept(removed: string): string {
+    switch (this.#session?.own_quotas) {
+      case "store": return `on every node that shares this store, until it is ${removed}.`;
+      case "file": return `on this node, until it is ${removed}: a restart keeps it.`;
+      default: return `on this node only. It ends when it is ${removed} or when this service restarts: it keeps no snapshot.`;
+    }
   }
 
-  /** Where a quota of its own holds, and for how long. */
-  get #whereKept(): string {
-    switch (this.#session?.own_quotas) {
-      case "store": return "on every node that shares this store, until it is removed.";
-      case "file": return "on this node, until it is removed: a restart keeps it.";
-      default: return "on this node only. It ends when it is removed or when this service restarts: it keeps no snapshot.";
-    }
+  /** What is said of a change that holds on this node alone, as the store does not answer. */
+  #isApart(kept: string): string {
+    return kept === "process" && this.#session?.own_quotas === "store" ? "The store does not answer: this holds on this node only, until it does." : "";
   }
 
   async #reset(row: Standing): Promise<void> {
@@ -191,28 +191,27 @@ export class Keys implements View {
   async #setQuota(row: Standing): Promise<void> {
     await this.#change({
       question: `Give the key ${this.#key} a quota of its own under ${row.policy}?`,
-      scope: `It holds in place of ${row.quota}, under this policy, ${this.#whereKept} What was used stays used.`,
+      scope: `It holds in place of ${row.quota}, under this policy, ${this.#whereKept("removed")} What was used stays used.`,
       verb: "Set the quota",
       input: { label: `Quota under ${row.policy}`, value: row.quota, hint: "As in the configuration: 100/1m burst 20, or 10000/month tz Europe/Berlin. Leave it empty to remove the key's own quota." },
     }, (given) => call<{ kept: string }>("/dashboard/quota", { policy: row.policy, key_hex: this.#hex, quota: given || null }),
-    (given, { kept }) => kept === "process" && this.#session?.own_quotas === "store" ? "The store does not answer: this holds on this node only, until it does."
-      : given ? `The key has a quota of its own under ${row.policy}: ${given}.` : `The key no longer has a quota of its own under ${row.policy}.`);
+    (given, { kept }) => this.#isApart(kept) || (given ? `The key has a quota of its own under ${row.policy}: ${given}.` : `The key no longer has a quota of its own under ${row.policy}.`));
   }
 
   async #ban(): Promise<void> {
     await this.#change({
       question: `Ban the key ${this.#key}?`,
-      scope: `All policies deny it, ${this.#thisNode}. To ban it everywhere and for good, add it to banned in the configuration.`,
+      scope: `All policies deny it, ${this.#whereKept("lifted")}`,
       verb: "Ban",
       choice: { label: "The ban ends", options: BAN_ENDS },
-    }, (given) => call("/dashboard/ban", { key_hex: this.#hex, banned: true, ...(given && { for_ms: Number(given) }) }),
-    (given) => `Banned on this node. The ban ends ${BAN_ENDS.find(([ms]) => ms === given)?.[1] ?? ""}.`);
+    }, (given) => call<{ kept: string }>("/dashboard/ban", { key_hex: this.#hex, banned: true, ...(given && { for_ms: Number(given) }) }),
+    (given, { kept }) => this.#isApart(kept) || `Banned. The ban ends ${BAN_ENDS.find(([ms]) => ms === given)?.[1] ?? ""}.`);
   }
 
   async #lift(): Promise<void> {
     await this.#change({
       question: `Let the key ${this.#key} in again?`,
-      scope: "The ban on this node ends. Every policy decides about the key as its limit says.",
+      scope: "The ban ends wherever it holds. Every policy decides about the key as its limit says.",
       verb: "Lift the ban",
     }, () => call("/dashboard/ban", { key_hex: this.#hex, banned: false }), "The ban is lifted.");
   }

@@ -44,8 +44,8 @@ function often(per_second: number): string {
 
 function ban(said: Said): string {
   if (said.by !== "operator") return `Banned by the configuration: ${because(said)}. Only a change there lets the key in.`;
-  const end = said.ends_at_ms === undefined ? "until it is lifted or this service restarts" : `until ${moment(said.ends_at_ms)}`;
-  return `Banned by an operator, on this node, ${end}. All policies deny it.`;
+  const end = said.ends_at_ms === undefined ? "until it is lifted" : `until ${moment(said.ends_at_ms)}`;
+  return `Banned by an operator, ${end}. All policies deny it.`;
 }
 
 /** Who says how a key is treated. */

@@ -4,20 +4,16 @@
 //! Each change is logged with the key, escaped, and with the name of whose token it was.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollway_core::{Cost, Key};
-use tracing::info;
 
 use super::keys::{bytes_of, descriptor};
 use super::reply;
 use crate::http::{Call, Trouble, change_own_quota, permit_change as permit, unaskable, until_ms};
-use crate::logs::escaped;
 use crate::operation::{Operation, Verb};
-use crate::operator_changes::{Ban, NoRoom, OperatorChanges};
-use crate::own_quotas::{Own, What, Whom, millis};
+use crate::own_quotas::{Ban, Own, What, Whom, millis};
 use crate::rules::{Ask, Rules};
 use crate::top::hex;
 
@@ -41,7 +37,7 @@ struct Reset {
 struct BanAsked {
     key_hex: String,
     banned: bool,
-    /// How long; until it is lifted or the service stops, if it is left out.
+    /// How long; until it is lifted, if it is left out.
     for_ms: Option<u64>,
 }
 
@@ -61,11 +57,12 @@ struct OwnQuota {
 pub(crate) fn list(call: Call<'_>) -> Result<(), Trouble> {
     let rules = call.service().enforcer.rules();
     let mut by_key: BTreeMap<&[u8], (Option<Ban>, Vec<&Own>)> = BTreeMap::new();
-    for (key, ban) in rules.operator_changes().bans() {
-        by_key.entry(key).or_default().0 = Some(ban);
-    }
     for own in rules.own_quotas().all() {
-        by_key.entry(&own.whom.key).or_default().1.push(own);
+        let of_key = by_key.entry(&own.whom.key).or_default();
+        match own.ban() {
+            Some(ban) => of_key.0 = Some(ban),
+            None => of_key.1.push(own),
+        }
     }
     let shown = |(key, (ban, mut quotas)): (&[u8], (Option<Ban>, Vec<&Own>))| {
         let ends_at_ms = match ban {
@@ -133,36 +130,32 @@ fn ask_of_descriptor<'a>(
 }
 
 /// `POST /dashboard/ban`.
-pub(crate) fn ban(call: Call<'_>) -> Result<(), Trouble> {
+pub(crate) async fn ban(call: Call<'_>) -> Result<(), Trouble> {
     permit(&call)?;
     let BanAsked { key_hex, banned, for_ms } = call.body()?;
     if for_ms.is_some_and(|wait| !(1..=BAN_MS_MAX).contains(&wait)) {
         return Err(Trouble::bad(format!("for_ms must be 1 to {BAN_MS_MAX}")));
     }
-    let end = for_ms.map(|wait| call.service().clock().now().after(Duration::from_millis(wait)));
-    let ban = end.map_or(Ban::UntilLifted, Ban::Until);
-    let key = change(&call, &key_hex, |changes, key| match banned {
-        true => changes.ban(key, ban),
-        false => {
-            changes.lift(key);
-            Ok(())
-        }
-    })?;
-    let (who, key) = (call.who(), escaped(&key));
-    match banned {
-        true => info!(who, key, for_ms, "an operator banned a key under all policies of this node"),
-        false => info!(who, key, "an operator lifted the ban of a key on this node"),
-    }
-    reply(call, &json!({"banned": banned}))
+    let key = key_of(&key_hex)?;
+    let now_ms = millis(call.service().clock().now());
+    let what = match banned {
+        true => What::Ban { until_ms: for_ms.map(|wait| now_ms.saturating_add(wait)) },
+        false => What::Lift,
+    };
+    // In an outage, too, an attacker can be kept out.
+    let kept = match change_own_quota(&call, Whom::banned(&key), what, true).await {
+        Ok(changed) => changed.kept,
+        Err(Trouble::NoOwnQuota) => call.service().own_quotas().kept(),
+        Err(trouble) => return Err(trouble),
+    };
+    reply(call, &json!({"banned": banned, "kept": kept}))
 }
 
 /// `POST /dashboard/quota`.
 pub(crate) async fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
     permit(&call)?;
     let OwnQuota { policy, key_hex, quota, until, note } = call.body()?;
-    let key = bytes_of(&key_hex)?;
-    let key = Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
-    let whom = Whom { policy, key: key.as_bytes().into() };
+    let whom = Whom { policy, key: key_of(&key_hex)?.into() };
     let note = note.unwrap_or_default();
     let what = match quota {
         Some(quota) => What::Set { quota, until_ms: until_ms(until.as_deref())?, note },
@@ -177,17 +170,9 @@ pub(crate) async fn own_quota(call: Call<'_>) -> Result<(), Trouble> {
     reply(call, &json!({"quota": quota, "kept": kept}))
 }
 
-/// Changes what holds for one key; its bytes.
-fn change(
-    call: &Call<'_>,
-    key_hex: &str,
-    change: impl FnOnce(&mut OperatorChanges, &[u8]) -> Result<(), NoRoom>,
-) -> Result<Vec<u8>, Trouble> {
+/// The bytes of a key.
+fn key_of(key_hex: &str) -> Result<Vec<u8>, Trouble> {
     let key = bytes_of(key_hex)?;
     Key::new(&key).map_err(|error| Trouble::bad(format!("key_hex: {error}")))?;
-    let no_room =
-        |_| Trouble::bad("too many keys are banned: put some of them into the configuration");
-    let enforcer = &call.service().enforcer;
-    enforcer.change_for_operator(|changes| change(changes, &key)).map_err(no_room)?;
     Ok(key)
 }

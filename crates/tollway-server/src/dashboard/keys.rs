@@ -59,7 +59,7 @@ pub(crate) async fn look_up(call: Call<'_>) -> Result<(), Trouble> {
     let names = Names::of(enforcer.metrics(), denials.iter());
     let denials: Vec<Value> = denials.iter().map(|denial| record(denial, &names)).collect();
     let json = json!({
-        "banned": rules.operator_changes().ban_of(&bytes).is_some(),
+        "banned": rules.own_quotas().ban_of(&bytes).is_some(),
         "rates": rates(seen),
         "denials": denials,
         "descriptor": look.under_descriptor(&rules).await?,

@@ -8,12 +8,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
-use tracing::info;
 
 use super::history::{History, Name, Three};
 use crate::drain::Stop;
 use crate::front::Front;
-use crate::logs::escaped;
 use crate::own_quotas::Keeper;
 use crate::service::Service;
 use crate::top::{Names, list};
@@ -52,9 +50,6 @@ fn tick(service: &Service) {
     let at_ms = service.clock().now().as_nanos() / 1_000_000;
     let latency = service.metrics().decision_seconds.counts();
     history.note(at_ms, totals.iter().map(|(name, totals, _)| (name, *totals)), latency);
-    for key in service.enforcer.lift_ended_bans() {
-        info!(key = escaped(&key), "the ban of a key has ended");
-    }
     Keeper::look(service);
     let dashboard = &service.dashboard;
     let degraded = totals.iter().map(|(_, _, degraded)| degraded).sum();
@@ -159,5 +154,5 @@ fn as_event(event: &Value) -> Bytes {
 /// Bans and quotas of their own that keys have.
 fn amended_keys(service: &Service) -> usize {
     let rules = service.enforcer.rules_at_hand();
-    rules.operator_changes().bans().count() + rules.own_quotas().count().0
+    rules.own_quotas().count().0
 }

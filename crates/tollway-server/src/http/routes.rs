@@ -175,7 +175,7 @@ routes! { call:
     Key         "POST" "/dashboard/key", READ => keys::look_up(call).await;
     Changes     "GET"  "/dashboard/changes", ADMIN => changes::list(call);
     ResetKey    "POST" "/dashboard/reset", ADMIN => changes::reset(call).await;
-    Ban         "POST" "/dashboard/ban", ADMIN => changes::ban(call);
+    Ban         "POST" "/dashboard/ban", ADMIN => changes::ban(call).await;
     Quota       "POST" "/dashboard/quota", ADMIN => changes::own_quota(call).await;
     // Answered by a stream, in `fallback`, before it comes here.
     Events      "GET"  EVENTS, READ => Err(Trouble::NotFound);

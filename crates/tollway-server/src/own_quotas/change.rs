@@ -31,6 +31,11 @@ pub(crate) async fn change(worker: &Worker, asked: Asked) -> Result<Changed, Ref
         What::GrantOnce { units, .. } => {
             info!(who, key, policy, units, "an operator granted units once");
         }
+        What::Ban { until_ms } => {
+            let until = until_ms.map(moment);
+            info!(who, key, until, kept, "an operator banned a key under all policies");
+        }
+        What::Lift => info!(who, key, kept, "an operator lifted the ban of a key"),
         What::Remove => {
             info!(who, key, policy, kept, "an operator took a key's own quota away");
         }

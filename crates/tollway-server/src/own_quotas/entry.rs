@@ -1,4 +1,5 @@
-//! What was said of one key, or of the keys of a pattern, under one policy; and who said it.
+//! What was said of one key, or of the keys of a pattern, under one policy; and who said it. What
+//! is said under no policy is a ban: it holds under all of them.
 //!
 //! A change is told in the same words wherever it is kept: in a line of a file, in the log of a
 //! shared store, to whoever asks. State is what changes have made, so both come from one record.
@@ -21,7 +22,7 @@ pub(crate) const QUOTA_BYTES_MAX: usize = 200;
 /// Whom it is about.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Whom {
-    /// The policy.
+    /// The policy; no name for all of them, which only a ban is under.
     pub policy: String,
     /// The key, or a pattern if there is a star in it.
     #[serde(rename = "key_hex", with = "as_hex")]
@@ -37,6 +38,10 @@ pub(crate) struct Entry {
     pub until_ms: Option<u64>,
     /// Units beyond the quota, for a time.
     pub gift: Option<Gift>,
+    /// Whether all policies deny the key. It is left out where nobody is banned: versions of
+    /// before bans were kept read the rest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub banned: bool,
     /// Why, in the words of whoever has said so.
     pub note: String,
     /// Who has said so last.
@@ -64,6 +69,10 @@ pub(crate) enum Action {
     Removed,
     /// Units were given.
     Granted,
+    /// A key was banned.
+    Banned,
+    /// A ban was lifted.
+    Lifted,
 }
 
 /// A change of one entry.
@@ -105,7 +114,17 @@ mod as_hex {
 impl Whom {
     /// Whether it is about all keys of a pattern.
     pub(crate) fn is_pattern(&self) -> bool {
-        self.key.contains(&b'*')
+        !self.is_ban() && self.key.contains(&b'*')
+    }
+
+    /// A key that is banned under all policies.
+    pub(crate) fn banned(key: &[u8]) -> Self {
+        Self { policy: String::new(), key: key.into() }
+    }
+
+    /// Whether it is about all policies: no policy has an empty name.
+    pub(crate) fn is_ban(&self) -> bool {
+        self.policy.is_empty()
     }
 }
 
@@ -114,10 +133,10 @@ impl Entry {
     pub(crate) fn at(&self, now_ms: u64) -> Option<Self> {
         let mut left = self.clone();
         if left.until_ms.is_some_and(|until| until <= now_ms) {
-            (left.quota, left.until_ms) = (None, None);
+            (left.quota, left.until_ms, left.banned) = (None, None, false);
         }
         left.gift = left.gift.filter(|gift| gift.until_ms > now_ms);
-        (left.quota.is_some() || left.gift.is_some()).then_some(left)
+        (left.quota.is_some() || left.gift.is_some() || left.banned).then_some(left)
     }
 
     /// As it is told.

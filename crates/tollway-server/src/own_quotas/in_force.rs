@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollway_core::Policy;
+use tollway_core::{Policy, Timestamp};
 
 use super::entry::{Entry, Whom};
 use super::numbers;
@@ -19,6 +19,17 @@ use crate::rules::Rules;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnQuotas {
     by_policy: HashMap<String, Arc<OfPolicy>>,
+    /// Keys that all policies deny.
+    bans: Arc<HashMap<Box<[u8]>, Arc<Own>>>,
+}
+
+/// How long a key is denied by all policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ban {
+    /// Until an operator lifts it.
+    UntilLifted,
+    /// Until then, or until it is lifted.
+    Until(Timestamp),
 }
 
 #[derive(Clone, Debug, Default)]
@@ -50,6 +61,12 @@ impl OwnQuotas {
         Self::default().with(rules, now_ms, all)
     }
 
+    /// A key that is banned for good.
+    #[cfg(test)]
+    pub(crate) fn a_ban_of(key: &[u8]) -> Update {
+        (Whom::banned(key), 0, Some(Entry { banned: true, ..Entry::default() }))
+    }
+
     /// The key's own form of the policy of this name.
     #[inline]
     pub(crate) fn find(&self, policy: &str, key: &[u8]) -> Option<(&Policy, &Own)> {
@@ -62,8 +79,18 @@ impl OwnQuotas {
         own.or_else(|| of_policy.by_pattern(key))
     }
 
+    /// How long `key` is banned, if it is.
+    #[inline]
+    pub(crate) fn ban_of(&self, key: &[u8]) -> Option<Ban> {
+        // Almost always there are none, and then no key is hashed for it.
+        if self.bans.is_empty() { None } else { self.bans.get(key).and_then(|own| own.ban()) }
+    }
+
     /// What was said of exactly them.
     pub(crate) fn get(&self, whom: &Whom) -> Option<&Own> {
+        if whom.is_ban() {
+            return self.bans.get(&whom.key).map(|own| &**own);
+        }
         let of_policy = self.by_policy.get(&whom.policy)?;
         match whom.is_pattern() {
             true => of_policy.patterns.iter().map(|(_, own)| &**own).find(|own| own.whom == *whom),
@@ -78,7 +105,7 @@ impl OwnQuotas {
 
     /// All of them in no order.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Own>> {
-        self.by_policy.values().flat_map(|of_policy| of_policy.all())
+        self.by_policy.values().flat_map(|of_policy| of_policy.all()).chain(self.bans.values())
     }
 
     /// Those under the policy of this name, in order.
@@ -96,7 +123,7 @@ impl OwnQuotas {
 
     /// How many there are, and how many of them are for patterns.
     pub(crate) fn count(&self) -> (usize, usize) {
-        self.by_policy.values().fold((0, 0), |(all, patterns), of_policy| {
+        self.by_policy.values().fold((self.bans.len(), 0), |(all, patterns), of_policy| {
             let more = of_policy.patterns.len();
             (all + of_policy.keys.len() + more, patterns + more)
         })
@@ -109,7 +136,8 @@ impl OwnQuotas {
             next.put(rules, now_ms, (whom, version, entry));
         }
         // What is given beyond a quota of others follows that.
-        for own in next.all().filter(|own| own.entry.quota.is_none()).cloned().collect::<Vec<_>>() {
+        let follows = |own: &&Arc<Own>| own.entry.quota.is_none() && !own.whom.is_ban();
+        for own in next.all().filter(follows).cloned().collect::<Vec<_>>() {
             let Own { whom, version, entry, .. } = Own::clone(&own);
             next.put(rules, now_ms, (whom, version, Some(entry)));
         }
@@ -130,6 +158,14 @@ impl OwnQuotas {
             let policy = self.policy_of(rules, &whom, &entry, now_ms);
             Arc::new(Own { whom: whom.clone(), entry, version, policy })
         });
+        if whom.is_ban() {
+            let bans = Arc::make_mut(&mut self.bans);
+            match own {
+                Some(own) => bans.insert(whom.key, own),
+                None => bans.remove(&whom.key),
+            };
+            return;
+        }
         let of_policy = Arc::make_mut(self.by_policy.entry(whom.policy.clone()).or_default());
         if whom.is_pattern() {
             of_policy.put_pattern(&whom, own);
@@ -152,6 +188,9 @@ impl OwnQuotas {
         entry: &Entry,
         now_ms: u64,
     ) -> Result<Policy, String> {
+        if whom.is_ban() {
+            return Err("it is a ban".to_owned());
+        }
         let entry = entry.at(now_ms).ok_or("it has ended")?;
         let name = &whom.policy;
         let base = rules.policy(name).ok_or_else(|| format!("policy: none is named {name:?}"))?;
@@ -179,6 +218,12 @@ impl OwnQuotas {
 }
 
 impl Own {
+    /// How long the key is banned, if it is.
+    pub(crate) fn ban(&self) -> Option<Ban> {
+        let until = |ms: u64| Ban::Until(Timestamp::from_millis(ms));
+        self.entry.banned.then(|| self.entry.until_ms.map_or(Ban::UntilLifted, until))
+    }
+
     /// Whether a part of it has ended, of which the policy in force knows nothing yet.
     pub(crate) fn has_ended_part(&self, now_ms: u64) -> bool {
         let ends = [self.entry.until_ms, self.entry.gift.map(|gift| gift.until_ms)];
@@ -251,6 +296,24 @@ mod tests {
         let own = own.with(&rules(), 0, vec![set("eu-*", "20/1m")]);
         assert_eq!(limit(&own, "eu-1"), Some(120));
         assert_eq!(limit(&own.anew(&rules(), 50), "eu-1"), Some(20));
+    }
+
+    #[test]
+    fn a_ban_is_of_one_key_under_all_policies_and_ends_then_and_not_before() {
+        let ban = |until_ms| Some(Entry { banned: true, until_ms, ..Entry::default() });
+        let all =
+            vec![(Whom::banned(b"a*"), 0, ban(Some(2_000))), (Whom::banned(b"b"), 0, ban(None))];
+        let own = OwnQuotas::new(&rules(), 0, all).with(&rules(), 0, vec![set("b", "2/1m")]);
+        let until = Ban::Until(Timestamp::from_millis(2_000));
+        assert_eq!(
+            [&b"a*"[..], b"b"].map(|key| own.ban_of(key)),
+            [Some(until), Some(Ban::UntilLifted)]
+        );
+        assert_eq!((own.ban_of(b"ab"), own.count(), limit(&own, "b")), (None, (3, 0), Some(2)));
+        let has_ended = |at| own.all().filter(|own| own.has_ended_part(at)).count();
+        assert_eq!((has_ended(1_999), has_ended(2_000)), (0, 1));
+        let own = own.anew(&rules(), 3_000).with(&rules(), 0, vec![(Whom::banned(b"b"), 0, None)]);
+        assert_eq!((own.ban_of(b"b"), own.count()), (None, (2, 0)));
     }
 
     #[test]

@@ -88,6 +88,10 @@ pub(crate) enum What {
     GrantOnce { units: u64, note: String },
     /// To take quota and gift away.
     Remove,
+    /// To ban a key under all policies, until then if the ban is to end.
+    Ban { until_ms: Option<u64> },
+    /// To lift a ban.
+    Lift,
 }
 
 impl What {
@@ -97,7 +101,7 @@ impl What {
             Self::Set { note, .. } | Self::Grant { note, .. } | Self::GrantOnce { note, .. } => {
                 note
             }
-            Self::Remove => "",
+            Self::Remove | Self::Ban { .. } | Self::Lift => "",
         }
     }
 }
@@ -220,7 +224,11 @@ impl Keeper {
             own.with(rules, now_ms, updates).anew(rules, now_ms)
         });
         for (whom, version) in gone {
-            info!(policy = whom.policy, key = crate::logs::escaped(&whom.key), "own quota ended");
+            let key = crate::logs::escaped(&whom.key);
+            match whom.is_ban() {
+                true => info!(key, "the ban of a key has ended"),
+                false => info!(policy = whom.policy, key, "own quota ended"),
+            }
             if version > 0 && known.ended.len() < QUOTAS_MAX {
                 known.ended.push((field(&whom), version));
             }

@@ -12,7 +12,10 @@ pub(super) fn planned(service: &Service, asked: &Asked) -> Result<(Change, u64, 
     let rules = service.enforcer.rules();
     let own = rules.own_quotas();
     let whom = &asked.whom;
-    if rules.policy(&whom.policy).is_none() && !own.knows(&whom.policy) {
+    let is_ban = matches!(asked.what, What::Ban { .. } | What::Lift);
+    let is_known = || rules.policy(&whom.policy).is_some() || own.knows(&whom.policy);
+    // No policy has an empty name, so nobody bans by setting a quota of it.
+    if is_ban != whom.is_ban() || !is_ban && !is_known() {
         return Err(Refused::UnknownPolicy);
     }
     let now_ms = millis(service.clock().now());
@@ -23,7 +26,9 @@ pub(super) fn planned(service: &Service, asked: &Asked) -> Result<(Change, u64, 
     check_length("note", asked.what.note().len(), NOTE_BYTES_MAX)?;
     if let Some(entry) = &entry {
         check(whom, entry)?;
-        own.policy_of(&rules, whom, entry, now_ms).map_err(Refused::Wrong)?;
+        if !is_ban {
+            own.policy_of(&rules, whom, entry, now_ms).map_err(Refused::Wrong)?;
+        }
         let (all, patterns) = own.count();
         if known.is_none() && all >= QUOTAS_MAX {
             return Err(too_many());
@@ -51,6 +56,11 @@ fn next(
     match asked.what.clone() {
         What::Set { until_ms: Some(until), .. } if until <= now_ms => Err(past("until")),
         What::Grant { until_ms, .. } if until_ms <= now_ms => Err(past("until")),
+        What::Ban { until_ms: Some(until) } if until <= now_ms => Err(past("until")),
+        What::Ban { until_ms } => {
+            let entry = Entry { banned: true, until_ms, ..Entry::default() };
+            Ok((Action::Banned, None, signed(entry)))
+        }
         What::Set { quota, until_ms, note } => {
             let gift = before.and_then(|entry| entry.gift);
             let entry = Entry { quota: Some(quota), until_ms, gift, note, ..Entry::default() };
@@ -63,7 +73,8 @@ fn next(
         }
         // They are given by the store; here it is noted who has done so.
         What::GrantOnce { units, .. } => Ok((Action::Granted, Some(units), before)),
-        What::Remove if before.is_none() => Err(Refused::Nothing),
+        What::Remove | What::Lift if before.is_none() => Err(Refused::Nothing),
+        What::Lift => Ok((Action::Lifted, None, None)),
         What::Remove => Ok((Action::Removed, None, None)),
     }
 }
@@ -82,6 +93,7 @@ fn check_length(field: &str, found: usize, most: usize) -> Result<(), Refused> {
 
 /// That there is no room for another.
 pub(super) fn too_many() -> Refused {
-    let text = format!("key: {QUOTAS_MAX} keys have a quota of their own, the most there may be");
-    Refused::Wrong(text)
+    Refused::Wrong(format!(
+        "key: {QUOTAS_MAX} keys have a quota of their own or are banned, the most there may be"
+    ))
 }

@@ -8,7 +8,7 @@ use tollway_core::Key;
 
 use super::{OwnLimit, Rules, Source};
 use crate::config_line::ConfigLine;
-use crate::operator_changes::Ban;
+use crate::own_quotas::Ban;
 use crate::own_quotas::Own;
 use crate::pattern::{Listed, Pattern};
 use crate::top::hex;

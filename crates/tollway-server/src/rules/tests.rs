@@ -1,5 +1,5 @@
 use super::*;
-use crate::operator_changes::Ban;
+use crate::own_quotas::OwnQuotas;
 
 fn rules(options: RuleOptions, lists: Lists, shadow: bool) -> Rules {
     let policy = Policy::parse("api", "10/s").unwrap();
@@ -30,9 +30,8 @@ fn an_operators_word_holds_for_the_keys_of_descriptors_too() {
     let (whole_key, key) = (&b"edge\x1fuser\x1fada\x1f"[..], Key::new(b"digest").unwrap());
     let source = Source::descriptor(&limit, policy, whole_key, &limit.tally);
     let rules = rules(RuleOptions::default(), Lists::default(), false);
-    let mut changes = OperatorChanges::default();
-    changes.ban(whole_key, Ban::UntilLifted).unwrap();
-    let banned = rules.with_operator_changes(Arc::new(changes));
+    let own = OwnQuotas::new(&rules, 0, vec![OwnQuotas::a_ban_of(whole_key)]);
+    let banned = rules.with_own_quotas(Arc::new(own));
     assert_eq!(banned.ask(source, key, Cost::ONE).treatment, Treatment::Ban);
 }
 
