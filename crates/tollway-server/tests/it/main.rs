@@ -51,6 +51,8 @@ mod draining;
 /// Whoever means harm: floods, slow clients, absurd lengths, random bytes.
 mod abuse;
 
+/// Changes that are wrong: told by file, line and field; the old rules stay.
+mod bad_changes;
 /// Limits that come with the call, and limits of two buckets.
 mod call_limits;
 
