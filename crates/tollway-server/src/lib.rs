@@ -18,6 +18,7 @@
 
 mod adhoc;
 mod auth;
+mod channel_body;
 mod client_stream;
 pub mod config;
 mod config_line;

@@ -4,12 +4,13 @@ use bytes::Bytes;
 
 use super::sample::Tick;
 use crate::auth::Role;
-use crate::http::{EventStream, Trouble, Viewer};
+use crate::channel_body::ChannelBody;
+use crate::http::{Trouble, Viewer, event_stream};
 use crate::worker::Worker;
 
 /// Events for somebody with `role`.
-pub(crate) fn events(worker: &Worker, role: Role) -> Result<EventStream, Trouble> {
-    EventStream::open(worker, |viewer| feed(viewer, role))
+pub(crate) fn events(worker: &Worker, role: Role) -> Result<ChannelBody, Trouble> {
+    event_stream::open(worker, |viewer| feed(viewer, role))
 }
 
 async fn feed(viewer: Viewer, role: Role) {

@@ -407,6 +407,18 @@ impl Model {
     }
 }
 
+#[test]
+fn what_is_given_back_beyond_what_was_used_makes_later_use_no_cheaper() {
+    let (disk, terms) = (Disk::new(), ReservationTerms { ttl: DAY / 10, ..Default::default() });
+    let (store, policy) = (open(&disk), daily(40).reservations(terms));
+    let reserved = wait(store.reserve(&[charge(&policy, "alice", 10)], START)).unwrap();
+    assert!(reserved.reservation.is_some());
+    wait(store.refund(&charge(&policy, "alice", 4), START)).unwrap();
+    // Ten units come back of six, in the call that takes four others.
+    take(&store, &policy, "alice", 4, START.after(DAY / 5));
+    assert_eq!(used(&store, START.after(DAY / 5)), one("alice", 0, 4));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 

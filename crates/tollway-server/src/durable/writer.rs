@@ -246,19 +246,12 @@ fn load(options: &FileOptions, shared: &Shared) -> Result<(Open, Ledger), Error>
 
 /// Puts rows into the journal, the last of each name; whether there were any.
 fn put_changes(open: &mut Open, tasks: &mut [Task]) -> Result<bool, Error> {
-    let (mut rows, mut usage) = (BTreeMap::new(), BTreeMap::<String, UsageChange>::new());
+    let (mut rows, mut usage) = (BTreeMap::new(), BTreeMap::<String, Vec<UsageChange>>::new());
     for task in tasks {
         let Changes { rows: changed, usage: used } = std::mem::take(&mut task.changes);
         rows.extend(changed.into_iter().map(|(table, name, row)| ((table, name), row)));
         for change in used {
-            match usage.get_mut(&change.name) {
-                Some(sum) => {
-                    sum.taken = sum.taken.saturating_add(change.taken);
-                    sum.given_back = sum.given_back.saturating_add(change.given_back);
-                    sum.period = change.period;
-                }
-                None => drop(usage.insert(change.name.clone(), change)),
-            }
+            usage.entry(change.name.clone()).or_default().push(change);
         }
     }
     let changed = !rows.is_empty() || !usage.is_empty();
@@ -269,15 +262,19 @@ fn put_changes(open: &mut Open, tasks: &mut [Task]) -> Result<bool, Error> {
         }
     }
     let mut tables = Tables::<CountFile>::new(&open.database);
-    for (name, change) in usage {
+    for (name, changes) in usage {
         let read = |row: &[u8]| read_usage(&name, row);
         let known = match open.journal.get_named(CountTable::Usage, 0, &name) {
             Some(row) => row.map(|row| read(row).ok_or_else(Error::damaged)).transpose()?,
             None => tables.get_named((CountTable::Usage, 0, &name), read)?,
         };
-        let units = known.map_or(0, |row| row.units).saturating_add(change.taken);
-        let units = units.saturating_sub(change.given_back);
-        let row = UsageRow { end: change.period.end, kept_until: change.period.kept_until, units };
+        let mut units = known.map_or(0, |row| row.units);
+        // In their order: what is given back beyond what was used does not make later use free.
+        for change in &changes {
+            units = units.saturating_add(change.taken).saturating_sub(change.given_back);
+        }
+        let Some(UsageChange { period, .. }) = changes.last() else { continue };
+        let row = UsageRow { end: period.end, kept_until: period.kept_until, units };
         if known.is_some() || units > 0 {
             open.journal.put_named(CountTable::Usage, 0, &name, &write_usage(&name, row));
         }

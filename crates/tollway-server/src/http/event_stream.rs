@@ -2,58 +2,35 @@
 //!
 //! A viewer that stops reading is let go: what waits for it is one event, never a growing queue.
 
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::problem::Trouble;
 use crate::auth::Auth;
+use crate::channel_body::ChannelBody;
 use crate::service::Service;
 use crate::worker::Worker;
 
 /// Viewers at once, of all streams.
 const VIEWERS_MAX: usize = 64;
 
-/// The events for one viewer.
-#[derive(Debug)]
-pub(crate) struct EventStream {
-    frames: mpsc::Receiver<Bytes>,
-}
+/// The media type.
+pub(crate) const CONTENT_TYPE: &str = "text/event-stream";
 
-impl EventStream {
-    /// The media type.
-    pub(crate) const CONTENT_TYPE: &'static str = "text/event-stream";
-
-    /// Events that `feed` sends to the viewer, until it ends or the viewer leaves.
-    pub(crate) fn open<F: Future<Output = ()> + 'static>(
-        worker: &Worker,
-        feed: impl FnOnce(Viewer) -> F,
-    ) -> Result<Self, Trouble> {
-        let (sender, frames) = mpsc::channel(1);
-        let viewer = Viewer::enter(&worker.service, sender).ok_or(Trouble::TooMany)?;
-        tokio::task::spawn_local(feed(viewer));
-        Ok(Self { frames })
-    }
-}
-
-impl Body for EventStream {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.frames.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
+/// Events that `feed` sends to the viewer, until it ends or the viewer leaves.
+pub(crate) fn open<F: Future<Output = ()> + 'static>(
+    worker: &Worker,
+    feed: impl FnOnce(Viewer) -> F,
+) -> Result<ChannelBody, Trouble> {
+    let (sender, frames) = mpsc::channel(1);
+    let viewer = Viewer::enter(&worker.service, sender).ok_or(Trouble::TooMany)?;
+    tokio::task::spawn_local(feed(viewer));
+    Ok(ChannelBody(frames))
 }
 
 /// Somebody who watches, counted for as long as they do.

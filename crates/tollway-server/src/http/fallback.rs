@@ -25,12 +25,13 @@ use tokio::time::Instant;
 use tollway_http::WriteTimeout;
 
 use super::connection::HEAD_BYTES_MAX;
-use super::event_stream::EventStream;
+use super::event_stream;
 use super::presence::{Client, HeardElsewhere, poll_end};
 use super::problem::Trouble;
 use super::reply::Reply;
 use super::request::{Peer, Request};
 use super::routes::{admit, answer, events, is_stream};
+use crate::channel_body::ChannelBody;
 use crate::client_stream::{ClientStream, Input};
 use crate::drain::Stop;
 use crate::front::Front;
@@ -41,7 +42,7 @@ use crate::worker::Worker;
 const STREAMS_MAX: u32 = 256;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
-type Body = Either<Full<Bytes>, EventStream>;
+type Body = Either<Full<Bytes>, ChannelBody>;
 
 /// Serves the rest of a connection of which `input` has been read already.
 pub(super) async fn serve<S>(
@@ -180,7 +181,7 @@ async fn take(
     (peer, client): (Peer, &dyn Client),
     holder: &Holder,
     reply: &mut Reply,
-) -> Result<Option<EventStream>, Trouble> {
+) -> Result<Option<ChannelBody>, Trouble> {
     let host = host(head)?;
     let request = Request {
         method: head.method.as_str(),
@@ -234,11 +235,11 @@ fn join_crumbs(fields: &mut HeaderMap) {
     }
 }
 
-fn stream(events: EventStream) -> http::Response<Body> {
+fn stream(events: ChannelBody) -> http::Response<Body> {
     let mut response = http::Response::new(Either::Right(events));
     let fields = response.headers_mut();
     let text = HeaderValue::from_static;
-    fields.insert(CONTENT_TYPE, text(EventStream::CONTENT_TYPE));
+    fields.insert(CONTENT_TYPE, text(event_stream::CONTENT_TYPE));
     fields.insert(http::header::CACHE_CONTROL, text("no-store"));
     // A proxy that gathers an answer before it passes it on would show nothing.
     fields.insert("x-accel-buffering", text("no"));

@@ -11,7 +11,7 @@
 
 mod compat;
 mod connection;
-mod event_stream;
+pub(crate) mod event_stream;
 mod fallback;
 mod gate;
 mod operations;
@@ -29,7 +29,7 @@ mod usage;
 mod verdict;
 
 pub(crate) use connection::serve;
-pub(crate) use event_stream::{EventStream, Viewer};
+pub(crate) use event_stream::Viewer;
 pub(crate) use operations::unaskable;
 pub(crate) use own_quotas::{change_or_here as change_own_quota, until_ms};
 pub(crate) use presence::HeardElsewhere;

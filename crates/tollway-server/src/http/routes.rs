@@ -1,7 +1,6 @@
 //! Which path is answered by what, and who may ask: one table for routing, permissions, the names
 //! of spans and the test of the OpenAPI document.
 
-use super::event_stream::EventStream;
 use super::operations::{check_batch, operate};
 use super::problem::Trouble;
 use super::queues::leases::{self, Report, settle};
@@ -13,6 +12,7 @@ use super::reply::Reply;
 use super::request::{Call, Request};
 use super::{compat, gate, ops, own_quotas, pages, usage};
 use crate::auth::{Refused, Role};
+use crate::channel_body::ChannelBody;
 use crate::dashboard::{self, EVENTS, assets, changes, keys, policies, proxy};
 use crate::front::Front;
 use crate::operation::Verb;
@@ -291,7 +291,7 @@ pub(super) fn is_stream(path: &str) -> bool {
 }
 
 /// Events for whoever may read them.
-pub(super) async fn events(worker: &Worker, request: &Request<'_>) -> Result<EventStream, Trouble> {
+pub(super) async fn events(worker: &Worker, request: &Request<'_>) -> Result<ChannelBody, Trouble> {
     pages::keep_out(worker, request, false)?;
     let (routes, [queue, _]) = find(request.path).ok_or(Trouble::NotFound)?;
     let page = permit(worker, request, routes)?.page;

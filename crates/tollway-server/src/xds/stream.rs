@@ -7,12 +7,10 @@
 //! A message is refused by the length that it states, before any of it is kept. Of a server that is
 //! connected and says nothing nobody knows whether it lives: pings find out.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -20,7 +18,7 @@ use http::header::{CONTENT_TYPE, TE, USER_AGENT};
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use http_body_util::BodyExt as _;
-use hyper::body::{Body, Frame, Incoming};
+use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::client::legacy::connect::Connection as _;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -33,6 +31,7 @@ use tower_service::Service as _;
 
 use super::XdsSettings;
 use super::messages::DiscoveryRequest;
+use crate::channel_body::ChannelBody;
 
 const PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
@@ -96,21 +95,6 @@ enum ResponseState {
     Begun(Incoming),
 }
 
-/// The messages of a request whose end is not known.
-struct Requests(mpsc::Receiver<Bytes>);
-
-impl Body for Requests {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
-}
-
 impl Stream {
     /// Connects and begins a stream. Certificates are read each time: new ones need no restart.
     ///
@@ -141,7 +125,7 @@ impl Stream {
             let _ = connection.await;
         });
         let (requests, sent) = mpsc::channel(REQUESTS_MAX);
-        let request = request(settings, Requests(sent))
+        let request = request(settings, ChannelBody(sent))
             .map_err(|error| Broken::Unreachable(error.to_string()))?;
         Ok(Self {
             requests,
@@ -273,7 +257,7 @@ async fn connector(settings: &XdsSettings) -> io::Result<Connector> {
     })
 }
 
-fn request(settings: &XdsSettings, body: Requests) -> http::Result<Request<Requests>> {
+fn request(settings: &XdsSettings, body: ChannelBody) -> http::Result<Request<ChannelBody>> {
     let mut parts = settings.server.clone().into_parts();
     parts.path_and_query = Some(PathAndQuery::from_static(PATH));
     let uri = Uri::from_parts(parts)?;

@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tollway_queue::{EndMark, Ended, Group, Job, Queue, QueueName};
 
-use super::super::event_stream::{EventStream, Viewer};
+use super::super::event_stream::{self, Viewer};
 use super::super::problem::Trouble;
 use super::super::request::{Request, decoded};
 use super::shown_to;
 use super::wire::{self, Shown};
 use crate::auth::Role;
+use crate::channel_body::ChannelBody;
 use crate::worker::Worker;
 
 /// Jobs of one page: what is held for a viewer is a page, whatever their results are.
@@ -27,7 +28,7 @@ pub(crate) async fn events(
     request: &Request<'_>,
     name: &str,
     role: Role,
-) -> Result<EventStream, Trouble> {
+) -> Result<ChannelBody, Trouble> {
     let shown = shown_to(Some(role));
     request.expect_query(&["after", "group"])?;
     let name = decoded(name).ok_or(Trouble::NotFound)?;
@@ -49,7 +50,7 @@ pub(crate) async fn events(
         Err(error) => return Err(Trouble::Queue(queues.told(queue.name(), error).await)),
         Ok(mark) => mark,
     };
-    EventStream::open(worker, |viewer| feed(viewer, queue, group, after, shown))
+    event_stream::open(worker, |viewer| feed(viewer, queue, group, after, shown))
 }
 
 async fn feed(
