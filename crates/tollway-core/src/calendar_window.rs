@@ -150,7 +150,7 @@ impl CalendarWindow {
 
     /// How many units of the grace band are used, of a key of which this was reported.
     pub const fn grace_used(&self, snapshot: Snapshot) -> u64 {
-        self.grace.saturating_sub(snapshot.remaining)
+        self.grace.saturating_sub(snapshot.remaining())
     }
 
     /// Takes `cost` units if the window has them.
@@ -253,17 +253,9 @@ impl CalendarWindow {
     fn snapshot(&self, window: State, now: Timestamp) -> Snapshot {
         let ends_after_ns = if window.debt == 0 { 0 } else { after_ns(window.end, now) };
         let is_owed = self.owed(window.debt) > 0;
-        Snapshot {
-            limit: self.most(),
-            remaining: self.most().saturating_sub(window.debt),
-            reset_after_ns: if is_owed {
-                after_ns(self.second_end(window), now)
-            } else {
-                ends_after_ns
-            },
-            next_after_ns: ends_after_ns,
-            is_exactly_spent: window.debt == self.most(),
-        }
+        let reset_after_ns =
+            if is_owed { after_ns(self.second_end(window), now) } else { ends_after_ns };
+        Snapshot::used(self.most(), u128::from(window.debt), reset_after_ns, ends_after_ns)
     }
 }
 

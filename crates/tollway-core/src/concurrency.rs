@@ -131,13 +131,10 @@ impl Concurrency {
         let limit = u128::from(self.limit);
         let missing = live.held.saturating_sub(limit.saturating_sub(1)).max(1).min(live.held);
         let last = live.holds.last().map_or(now, |hold| hold.expires_at);
-        Snapshot {
-            limit: self.limit,
-            remaining: limit.saturating_sub(live.held) as u64,
-            reset_after_ns: last.as_nanos().saturating_sub(now.as_nanos()),
-            next_after_ns: freed_after_ns(live.holds, missing, now),
-            is_exactly_spent: false,
-        }
+        let remaining = limit.saturating_sub(live.held) as u64;
+        let reset_after_ns = last.as_nanos().saturating_sub(now.as_nanos());
+        let next_after_ns = freed_after_ns(live.holds, missing, now);
+        Snapshot::of(self.limit, remaining, reset_after_ns, next_after_ns)
     }
 
     /// Holds `cost` units whether or not they are free, as far as the limit goes.

@@ -10,10 +10,11 @@ use crate::{ErrorKind, Timestamp};
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Snapshot {
     pub(crate) limit: u64,
-    pub(crate) remaining: u64,
+    /// More than the limit says that exactly all of it is used: two words for one figure would
+    /// make every answer larger.
+    left: u64,
     pub(crate) reset_after_ns: u64,
     pub(crate) next_after_ns: u64,
-    pub(crate) is_exactly_spent: bool,
 }
 
 impl Snapshot {
@@ -21,18 +22,37 @@ impl Snapshot {
     pub const fn new(limit: u64, remaining: u64, reset_after: Duration, next: Duration) -> Self {
         Self {
             limit,
-            remaining: if remaining > limit { limit } else { remaining },
+            left: if remaining > limit { limit } else { remaining },
             reset_after_ns: crate::time::saturating_nanos(reset_after),
             next_after_ns: crate::time::saturating_nanos(next),
-            is_exactly_spent: false,
         }
+    }
+
+    /// A snapshot from its figures; `remaining` is at most `limit`.
+    #[inline]
+    pub(crate) const fn of(
+        limit: u64,
+        remaining: u64,
+        reset_after_ns: u64,
+        next_after_ns: u64,
+    ) -> Self {
+        Self { limit, left: remaining, reset_after_ns, next_after_ns }
+    }
+
+    /// The same, of a key that has used `used` of the limit in all, which may be more.
+    #[inline]
+    pub(crate) fn used(limit: u64, used: u128, reset_after_ns: u64, next_after_ns: u64) -> Self {
+        let is_exactly_spent = used == u128::from(limit);
+        let left = u128::from(limit).saturating_sub(used) as u64;
+        let left = if is_exactly_spent && limit < u64::MAX { u64::MAX } else { left };
+        Self { limit, left, reset_after_ns, next_after_ns }
     }
 
     /// Whether the whole limit is used and not one unit more: what is counted whatever was left may
     /// use more than there was. False where that is not known: of a bucket, which holds no more
     /// than the limit, and of figures from elsewhere.
     pub const fn is_exactly_spent(self) -> bool {
-        self.is_exactly_spent
+        self.left > self.limit
     }
 
     /// The most units that one request can ever take.
@@ -42,7 +62,7 @@ impl Snapshot {
 
     /// Units that a request could take now; never more than the limit.
     pub const fn remaining(self) -> u64 {
-        self.remaining
+        if self.left > self.limit { 0 } else { self.left }
     }
 
     /// How long until the key is as good as new.
@@ -78,7 +98,7 @@ impl fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Snapshot")
             .field("limit", &self.limit)
-            .field("remaining", &self.remaining)
+            .field("remaining", &self.remaining())
             .field("reset_after", &self.reset_after())
             .field("next_after", &self.next_after())
             .finish()

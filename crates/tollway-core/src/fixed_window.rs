@@ -193,13 +193,8 @@ impl FixedWindow {
 
     fn snapshot(&self, window: State, now: Timestamp) -> Snapshot {
         let ends_after_ns = if window.count == 0 { 0 } else { self.ends_after_ns(window, now) };
-        Snapshot {
-            limit: self.quota.units(),
-            remaining: self.quota.units().saturating_sub(window.count),
-            reset_after_ns: ends_after_ns,
-            next_after_ns: ends_after_ns,
-            is_exactly_spent: window.count == self.quota.units(),
-        }
+        let (limit, used) = (self.quota.units(), u128::from(window.count));
+        Snapshot::used(limit, used, ends_after_ns, ends_after_ns)
     }
 }
 

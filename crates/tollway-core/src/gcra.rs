@@ -204,13 +204,8 @@ impl Gcra {
         // A part of the next unit is there already; none is coming if all of them are there.
         let missing = if used == 0 { 0 } else { u128::from(self.unit - part) };
         let overdrawn = used.saturating_sub(self.capacity);
-        Snapshot {
-            limit: self.quota.burst(),
-            remaining,
-            reset_after_ns: self.nanos(used),
-            next_after_ns: self.nanos(missing + overdrawn),
-            is_exactly_spent: false,
-        }
+        let next_after_ns = self.nanos(missing + overdrawn);
+        Snapshot::of(self.quota.burst(), remaining, self.nanos(used), next_after_ns)
     }
 
     #[inline]

@@ -256,13 +256,7 @@ impl LeakyBucket {
         // An empty bucket is as good as new, also to who comes late and has its drip moment ahead.
         let after_ns =
             |units| if dripped.level == 0 { 0 } else { self.drips_ns(dripped, units, now) };
-        Snapshot {
-            limit: self.size,
-            remaining,
-            reset_after_ns: after_ns(dripped.level),
-            next_after_ns: after_ns(missing),
-            is_exactly_spent: false,
-        }
+        Snapshot::of(self.size, remaining, after_ns(dripped.level), after_ns(missing))
     }
 }
 

@@ -201,13 +201,9 @@ impl SlidingWindow {
         let limit = u128::from(self.limit);
         let missing = live.total.saturating_sub(limit.saturating_sub(1)).max(1).min(live.total);
         let newest = state.cells.back().filter(|_| live.total > 0);
-        Snapshot {
-            limit: self.limit,
-            remaining: limit.saturating_sub(live.total) as u64,
-            reset_after_ns: newest.map_or(0, |newest| self.dropped_after_ns(newest.tick, now)),
-            next_after_ns: self.freed_after_ns(state, &live, missing, now),
-            is_exactly_spent: live.total == limit,
-        }
+        let reset_after_ns = newest.map_or(0, |newest| self.dropped_after_ns(newest.tick, now));
+        let next_after_ns = self.freed_after_ns(state, &live, missing, now);
+        Snapshot::used(self.limit, live.total, reset_after_ns, next_after_ns)
     }
 
     /// Takes `cost` units whether or not the window has room for them.

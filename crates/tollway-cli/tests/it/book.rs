@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::face::{command, peers, root, succeed, tools};
 
 /// Documents whose blocks are run by `scripts/run-book`; those in Rust by `tollway-book`.
-const BOOK: [&str; 32] = [
+const BOOK: [&str; 33] = [
     "README.md",
     "docs/getting-started.md",
     "docs/how-to/in-process.md",
@@ -23,6 +23,7 @@ const BOOK: [&str; 32] = [
     "docs/how-to/gateways.md",
     "docs/how-to/envoy-gateway.md",
     "docs/how-to/envoy.md",
+    "docs/how-to/envoy-quota.md",
     "docs/how-to/own-quotas.md",
     "docs/how-to/plans.md",
     "docs/how-to/testing.md",

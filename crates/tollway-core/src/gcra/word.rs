@@ -58,13 +58,8 @@ impl Gcra {
         let free = capacity.saturating_sub(used);
         let (remaining, part) = (free / self.unit, free % self.unit);
         let overdrawn = used.saturating_sub(capacity);
-        Snapshot {
-            limit: self.quota.burst(),
-            remaining,
-            reset_after_ns: used,
-            next_after_ns: if used == 0 { 0 } else { self.unit - part + overdrawn },
-            is_exactly_spent: false,
-        }
+        let next_after_ns = if used == 0 { 0 } else { self.unit - part + overdrawn };
+        Snapshot::of(self.quota.burst(), remaining, used, next_after_ns)
     }
 }
 

@@ -180,8 +180,7 @@ impl<'a> Expanded<'a> {
         let reset_after_ns = range.map(|part| path.peek(part).reset_after_ns).max().unwrap_or(0);
         let next = Cost::new(remaining.saturating_add(1)).filter(|_| remaining < limit);
         let next_after_ns = next.map_or(0, |cost| path.soonest_ns(cost));
-        let is_exactly_spent = false;
-        Snapshot { limit, remaining, reset_after_ns, next_after_ns, is_exactly_spent }
+        Snapshot::of(limit, remaining, reset_after_ns, next_after_ns)
     }
 
     /// The verdict that a plan makes, with the owner whose floor or ceiling denied.
