@@ -88,7 +88,7 @@ pub use rules::{GateKey, Lists, OwnLimit, Rule, RuleOptions, Rules, Spacing};
 pub use run::{Ended, until_told};
 pub use server::{Bound, Server};
 pub use service::{Origin, Service};
-pub use settings::{Limits, Settings};
+pub use settings::{Limits, Manner, Settings};
 pub use shared_usage::UsageStore;
 #[cfg(feature = "otlp")]
 pub use traces::{Collector, Traces};

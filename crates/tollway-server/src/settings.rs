@@ -28,6 +28,20 @@ pub struct Settings {
     pub quota_lifetime: Option<Duration>,
     /// What is said as envoyproxy/ratelimit says it, if this stands in for it.
     pub ratelimit: Option<Ratelimit>,
+    /// How domains are read.
+    pub manner: Manner,
+}
+
+/// What holds for every domain that is read, of files and of what is pushed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether a domain that is there already takes in what another place says of it.
+    pub merges: bool,
+    /// Whether every limit is in quota mode.
+    pub quota_mode: bool,
+    /// Whether a limit that says nothing else tells that its store fails: then the proxy decides,
+    /// as it does where envoyproxy/ratelimit has no answer.
+    pub tells_store_errors: bool,
 }
 
 /// What `/healthcheck` needs beside a process that does not drain, where this stands in for

@@ -13,21 +13,10 @@ use super::reader::{ConfigValue, Table};
 use crate::descriptors::{DescriptorValues, Domain, Limit, Node};
 use crate::metrics::Metrics;
 use crate::rls::{Unit, limit_policy, printable};
+use crate::settings::Manner;
 
 /// Deeper trees are refused: nobody means them.
 const DEPTH_MAX: usize = 16;
-
-/// What holds for every domain that is read.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Manner {
-    /// Whether a domain that is there already takes in what another place says of it.
-    pub merges: bool,
-    /// Whether every limit is in quota mode.
-    pub quota_mode: bool,
-    /// Whether a limit that says nothing else tells that its store fails: then the proxy decides,
-    /// as it does where envoyproxy/ratelimit has no answer.
-    pub tells_store_errors: bool,
-}
 
 /// Domains in the order in which they are read, and where each is in that order: names would be
 /// compared with every other in a list.

@@ -28,7 +28,7 @@ use crate::front::Front;
 use crate::metrics::Metrics;
 use crate::queues::QueuePlan;
 use crate::rules::{Lists, Rule, RuleOptions, Rules};
-use crate::settings::{Ratelimit, Settings};
+use crate::settings::{Manner, Ratelimit, Settings};
 use crate::xds::XdsSettings;
 
 /// Everything that can be configured.
@@ -125,7 +125,6 @@ pub(super) struct Draft {
     rules: Vec<Rule>,
     pub(super) domains: Vec<Domain>,
     domain_places: HashMap<String, usize>,
-    manner: descriptors::Manner,
     lists: Lists,
     shadow: bool,
     shadow_at: ConfigLine,
@@ -243,9 +242,9 @@ impl Draft {
             return;
         }
         // Before the domains: it says how they are read, here and in the files that follow.
-        table.set("merge_domains", &mut self.manner.merges, ConfigValue::boolean);
-        table.set("quota_mode", &mut self.manner.quota_mode, ConfigValue::boolean);
-        self.manner.tells_store_errors |= table.has("ratelimit");
+        table.set("merge_domains", &mut self.settings.manner.merges, ConfigValue::boolean);
+        table.set("quota_mode", &mut self.settings.manner.quota_mode, ConfigValue::boolean);
+        self.settings.manner.tells_store_errors |= table.has("ratelimit");
         for place in table.each("policies") {
             let Some(rule) = policies::rule(&place, metrics, &mut self.by_store) else { continue };
             if !self.policy_names.add(rule.policy().name()) {
@@ -270,10 +269,16 @@ impl Draft {
         table.finish();
     }
 
+    /// Nothing yet; domains are read in this manner.
+    pub(super) fn read_as(manner: Manner) -> Self {
+        let settings = Settings { manner, ..Settings::default() };
+        Self { settings, ..Self::default() }
+    }
+
     /// Reads one domain, of a file or of what was pushed.
     pub(super) fn read_domain(&mut self, table: &Table<'_>, metrics: &Metrics) {
-        let Self { domains: list, domain_places: places, manner, .. } = self;
-        descriptors::domain(table, metrics, *manner, Domains { list, places });
+        let Self { domains: list, domain_places: places, settings, .. } = self;
+        descriptors::domain(table, metrics, settings.manner, Domains { list, places });
         table.finish();
     }
 

@@ -12,6 +12,7 @@ use super::tree::{Node, Value};
 use crate::descriptors::Domain;
 use crate::metrics::Metrics;
 use crate::rls::Unit;
+use crate::settings::Manner;
 use crate::xds::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy};
 
 /// A limit is called by the keys and values that lead to it, in metrics too: all of these names
@@ -37,9 +38,10 @@ pub(crate) struct PushedRules {
 pub(crate) fn read(
     resources: &[RateLimitConfig],
     metrics: &Metrics,
+    manner: Manner,
 ) -> Result<PushedRules, String> {
     check_paths(resources)?;
-    let (mut draft, finding) = (Draft::default(), Finding::default());
+    let (mut draft, finding) = (Draft::read_as(manner), Finding::default());
     let names: Vec<Arc<str>> =
         resources.iter().enumerate().map(|(at, it)| source(at, it).into()).collect();
     for (config, name) in resources.iter().zip(&names) {
@@ -232,7 +234,9 @@ mod tests {
     }
 
     fn wrong(resources: &[RateLimitConfig]) -> String {
-        read(resources, &Metrics::default()).map(|_| ()).expect_err("it is taken")
+        read(resources, &Metrics::default(), Manner::default())
+            .map(|_| ())
+            .expect_err("it is taken")
     }
 
     #[test]
@@ -246,7 +250,7 @@ mod tests {
             descriptors: vec![ada, any],
             ..descriptor("route", "a")
         };
-        let rules = read(&[config("edge", vec![route])], &Metrics::default());
+        let rules = read(&[config("edge", vec![route])], &Metrics::default(), Manner::default());
         let rules = rules.unwrap_or_else(|wrong| panic!("{wrong}"));
         let [domain] = &rules.domains[..] else { panic!("one domain") };
         let found = domain.find(&[("route", "a"), ("user", "ada")]).unwrap();
@@ -276,6 +280,23 @@ mod tests {
     fn a_domain_that_two_resources_have_is_refused() {
         let told = wrong(&[config("edge", vec![]), config("edge", vec![])]);
         assert!(told.contains("resource 1") && told.contains("\"edge\" is defined"), "{told}");
+    }
+
+    #[test]
+    fn what_is_pushed_is_read_in_the_manner_of_the_files() {
+        let limited = |value: &str| RateLimitDescriptor {
+            rate_limit: limit(1, 7),
+            ..descriptor("user", value)
+        };
+        let halves = [config("edge", vec![limited("ada")]), config("edge", vec![limited("eve")])];
+        let manner = Manner { merges: true, quota_mode: true, tells_store_errors: true };
+        let rules = read(&halves, &Metrics::default(), manner);
+        let rules = rules.unwrap_or_else(|wrong| panic!("{wrong}"));
+        let [domain] = &rules.domains[..] else { panic!("one domain") };
+        for user in ["ada", "eve"] {
+            let limit = domain.find(&[("user", user)]).expect("both halves").limit;
+            assert!(limit.quota_mode, "{user}");
+        }
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl<'a> Push<'a> {
         }
         let read = || {
             let configs = configs(resources)?;
-            pushed::read(&configs, service.metrics())
+            pushed::read(&configs, service.metrics(), service.settings().manner)
         };
         match status.refused_before(&digest).map_or_else(read, Err) {
             Ok(rules) => Outcome::Rules(digest, rules),
