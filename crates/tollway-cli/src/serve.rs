@@ -166,7 +166,7 @@ impl Args {
 
 /// What is to be served beside what flags say.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct StartSettings {
     /// What was said outside of files, and is read before them.
     pub given: Vec<Given>,
     /// Files and folders.
@@ -205,11 +205,11 @@ pub(crate) struct Tracing {
 pub(crate) fn run(args: Args) -> Result<()> {
     let found = config_files::find(args.config.clone())?;
     crate::say(&format!("config  {found}\n"))?;
-    serve_until_told(args, Plan { files: found.files, ..Plan::default() })
+    serve_until_told(args, StartSettings { files: found.files, ..StartSettings::default() })
 }
 
 /// Serves what a plan says, until a signal says stop.
-pub(crate) fn run_as(plan: Plan) -> Result<()> {
+pub(crate) fn run_as(plan: StartSettings) -> Result<()> {
     let args = Args::default();
     #[cfg(feature = "otlp")]
     let args = match &plan.tracing {
@@ -221,17 +221,17 @@ pub(crate) fn run_as(plan: Plan) -> Result<()> {
     serve_until_told(args, plan)
 }
 
-fn serve_until_told(args: Args, plan: Plan) -> Result<()> {
+fn serve_until_told(args: Args, plan: StartSettings) -> Result<()> {
     // States on a shared store are fetched by this runtime; connections have threads of their own.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(serve(args, plan))
 }
 
-async fn serve(args: Args, plan: Plan) -> Result<()> {
+async fn serve(args: Args, plan: StartSettings) -> Result<()> {
     let overrides = args.overrides()?;
     let metrics = Metrics::default();
-    let Plan { given, files, store: options, log_level, notes, .. } = plan;
+    let StartSettings { given, files, store: options, log_level, notes, .. } = plan;
     let stands_in = !given.is_empty();
     let seen = Some(Sighting::of(&files_now(&files)));
     let config = load(&given, &files, &overrides, &metrics)?;

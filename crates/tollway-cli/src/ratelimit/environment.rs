@@ -11,7 +11,7 @@ use tollway_server::config::{ConfigError, Given};
 
 use super::redis_url;
 use super::variables::{Lookup, Variables, wrong};
-use crate::serve::{Plan, StoreOptions, Tracing};
+use crate::serve::{StartSettings, StoreOptions, Tracing};
 
 /// The prefix of keys that this store has by default, before which a prefix of ratelimit's stands.
 const PREFIX: &str = "tw:";
@@ -61,7 +61,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 /// # Errors
 ///
 /// If a variable cannot be read, or asks for what there is not.
-pub(super) fn read(lookup: Lookup<'_>) -> Result<Plan, ConfigError> {
+pub(super) fn read(lookup: Lookup<'_>) -> Result<StartSettings, ConfigError> {
     let variables = Variables(lookup);
     let backend = variables.text_or("BACKEND_TYPE", "redis");
     if backend != "redis" {
@@ -98,7 +98,7 @@ pub(super) fn read(lookup: Lookup<'_>) -> Result<Plan, ConfigError> {
         variables.text(name).map(|_| format!("{name} has no effect: {why}"))
     };
     notes.extend(WITHOUT_EFFECT.iter().filter_map(is_said));
-    Ok(Plan {
+    Ok(StartSettings {
         given: vec![Given { name: "environment".to_owned(), value }],
         files,
         store: store(variables)?,
@@ -140,7 +140,7 @@ fn tls(variables: Variables<'_>) -> Result<Option<Value>, ConfigError> {
         "fronts": ["grpc"],
     });
     let required = variables.text("GRPC_CLIENT_TLS_CACERT");
-    // Envoy Gateway sets this one, which ratelimit does not read: who comes without a certificate
+    // Envoy Gateway sets this one, which ratelimit ignores: who comes without a certificate
     // is let in there.
     let optional = variables.text("GRPC_SERVER_TLS_CA_CERT").filter(|_| required.is_none());
     if optional.is_some() {

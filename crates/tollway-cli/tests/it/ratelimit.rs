@@ -242,10 +242,13 @@ fn envoy_file(listen: u16, service: &Ratelimit, [certificate, key]: [&str; 2]) -
          validation_context: {{trusted_ca: {{filename: {certificate}}}}}\n"
     );
     let actions = "[{ actions: [{ generic_key: { descriptor_value: demo } }] }]";
-    for shown in ["port_value: 9003", "port_value: 8081", "    - name: ratelimit\n"] {
+    for shown in
+        ["port_value: 9003", "port_value: 8081", "port_value: 8080", "    - name: ratelimit\n"]
+    {
         assert!(file.contains(shown), "{shown}");
     }
     file.replace("port_value: 9003", &format!("port_value: {listen}"))
+        .replace("port_value: 8080", &format!("port_value: {}", service.http))
         .replace("port_value: 8081", &format!("port_value: {}", service.grpc))
         .replace("[{ actions: [{ remote_address: {} }] }]", actions)
         .replace("    - name: ratelimit\n", &socket)

@@ -1,6 +1,6 @@
 use super::*;
 
-fn plan(variables: &[(&str, &str)]) -> Result<Plan, ConfigError> {
+fn plan(variables: &[(&str, &str)]) -> Result<StartSettings, ConfigError> {
     let lookup = |name: &str| {
         let found = variables.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
