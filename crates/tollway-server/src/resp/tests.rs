@@ -95,16 +95,16 @@ async fn a_key_keeps_its_state_when_the_numbers_change() {
     let client = Client::new();
     for (command, expected) in [
         ("CL.THROTTLE k 9 1 60 10", [0, 10, 0, -1, 600]),
-        // More is used than the new limit holds: it is empty, and full again in 5 s, not in 600.
-        ("CL.THROTTLE k 4 1 1", [1, 5, 0, 1, 5]),
-        ("CL.THROTTLE k 4 1 1 0", [0, 5, 0, -1, 5]),
+        // Five more units are used than the new limit holds: they come back as slowly as they were
+        // taken, or whoever brings both numbers in turn would have more than either.
+        ("CL.THROTTLE k 4 1 1", [1, 5, 0, 301, 305]),
+        ("CL.THROTTLE k 4 1 1 0", [1, 5, 0, 300, 305]),
         ("CL.THROTTLE k 9 1 60 0", [0, 10, 0, -1, 600]),
-        ("CL.THROTTLE k 99 1 60", [0, 100, 94, -1, 360]),
+        ("CL.THROTTLE k 99 1 60", [0, 100, 89, -1, 660]),
         // 7 per second: not a whole number of nanoseconds, and still the same state.
-        ("CL.THROTTLE k 13 7 1", [0, 14, 7, -1, 1]),
-        // These numbers are older than the last ones: no more is left than under those.
-        ("THROTTLE k 100 1 60", [1, 100, 6, 5640, 0]),
-        ("GCRA k 99 1 0.5", [0, 100, 5, -1, 48]),
+        ("CL.THROTTLE k 13 7 1", [0, 14, 2, -1, 2]),
+        ("THROTTLE k 100 1 60", [1, 100, 87, 780, 0]),
+        ("GCRA k 99 1 0.5", [0, 100, 86, -1, 7]),
     ] {
         assert_eq!(client.numbers(command).await, expected, "{command}");
     }

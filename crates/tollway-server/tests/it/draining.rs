@@ -71,8 +71,10 @@ fn resp_connections_are_answered_before_they_close() {
     let answered = Arc::new(AtomicUsize::new(0));
     let clients: Vec<_> = (0..4)
         .map(|_| {
-            let (address, answered) = (running.resp, Arc::clone(&answered));
-            std::thread::spawn(move || busy(address, &answered))
+            // Connected before the end begins, however late its thread runs.
+            let stream = TcpStream::connect(running.resp).unwrap();
+            let answered = Arc::clone(&answered);
+            std::thread::spawn(move || busy(stream, &answered))
         })
         .collect();
     // Sent at once before the end, longer than one read and one batch.
@@ -96,8 +98,7 @@ fn resp_connections_are_answered_before_they_close() {
 }
 
 /// One command after the other until the connection is closed; how many were answered.
-fn busy(address: std::net::SocketAddr, answered: &AtomicUsize) -> usize {
-    let mut stream = TcpStream::connect(address).unwrap();
+fn busy(mut stream: TcpStream, answered: &AtomicUsize) -> usize {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answers = 0;
     let mut answer = vec![0; 4_096];
