@@ -133,11 +133,17 @@ fn another_capacity_carries_the_states_over() {
     for keys in [2_000, 3_000, 3_001, 4_000, 100_000] {
         let restored = MemoryStore::restore(&file.0, Capacity::keys(keys)).unwrap();
         assert_eq!((restored.pressure().forgotten, restored.pressure().refused), (0, 0), "{keys}");
+        let mut missing = 0;
         for (policy, name) in charges() {
             let charge = Charge::new(policy, Key::new(name).unwrap());
             let remaining = restored.peek(&charge, NOW).remaining();
-            assert_eq!(remaining, 2, "{} {name} in room for {keys}", policy.name());
+            missing += u64::from(remaining == 5);
+            assert!(matches!(remaining, 2 | 5), "{} {name} in room for {keys}", policy.name());
         }
+        // Of 3,000 states in room for 2,000 chance may put more into a corner than fits there; all
+        // that is dropped is told.
+        assert_eq!(missing, restored.dropped(), "in room for {keys}");
+        assert!(missing <= if keys < 3_000 { 60 } else { 0 }, "{missing} in room for {keys}");
     }
 }
 
