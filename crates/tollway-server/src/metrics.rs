@@ -146,7 +146,7 @@ const UNUSED_TALLIES_MAX: usize = 10_000;
 
 impl Metrics {
     /// The tally of a policy, the same for as long as the service runs, whatever is reloaded;
-    /// [`Self::forget_unused`] says until when.
+    /// `forget_unused` says until when.
     pub fn tally(&self, domain: &str, policy: &str) -> Arc<Tally> {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Tally::new(self.next_number(), domain));
