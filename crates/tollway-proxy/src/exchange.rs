@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::body::{Body, PeekedBody, TimedBody};
 use crate::forward::ForwardedRequest;
 use crate::guard::Suspect;
+use crate::labelled::RequestRows;
 use crate::refusal::Cause;
 use crate::upload::LentBody;
 use crate::usage::UsageBody;
@@ -33,6 +34,7 @@ pub(super) struct Exchange {
     pub(super) request: Arc<ForwardedRequest>,
     pub(super) permit: Permit,
     pub(super) suspect: Option<Suspect>,
+    pub(super) rows: RequestRows,
 }
 
 /// The head of an answer; its body is still to come.
@@ -69,7 +71,8 @@ impl Exchange {
         let beginning = peeked.as_ref().map(PeekedBody::beginning).unwrap_or_default();
         let observation = message::read(&state.profile, status, &head.headers, &beginning);
         state.metrics.answered(&observation, started.elapsed());
-        state.labelled.answered(&forwarded.route, forwarded.account.id, &observation, waited);
+        let (route, id) = (&forwarded.route, forwarded.account.id);
+        state.labelled.answered(route, id, &self.rows, &observation, waited);
         // Before the body has arrived: others wait for what the head says.
         self.permit.complete(&observation);
         forwarded.learn(head.status, &observation).await;
@@ -131,6 +134,9 @@ impl ForwardedRequest {
         left: Instant,
         body: PeekedBody<TimedBody<Incoming>>,
     ) -> Body {
+        if !self.state.profile.tells_usage() {
+            return body.boxed_unsync();
+        }
         let (profile, lines) = (Arc::clone(&self.state.profile), message::lines(&head.headers));
         let (account, claim) = (Arc::clone(&self.account), self.claim());
         let observed = observation.clone();

@@ -265,7 +265,8 @@ impl ForwardedRequest {
         let admit = || guard.map(|guard| guard.admit(self.priority)).transpose();
         // Before the line, not to wait in vain; after it, because only then is it up to date.
         admit().map_err(Cause::Guarded)?;
-        let waiting = self.state.labelled.waits(&self.route, self.account.id);
+        let rows = self.state.labelled.rows(&self.route, self.account.id);
+        let waiting = rows.wait();
         let permit = self.permit(&mut body).await?;
         drop(waiting);
         let suspect = match admit() {
@@ -281,7 +282,7 @@ impl ForwardedRequest {
             return Err(Cause::BadRequest("the target is no path".into()));
         };
         // It may go on after the client has left, and counts for as long: it holds the place.
-        let exchange = Exchange { request: Arc::clone(self), permit, suspect };
+        let exchange = Exchange { request: Arc::clone(self), permit, suspect, rows };
         let Some(()) = self.hold().as_mut().map(|hold| hold.sent(true)) else {
             return Finish::new(exchange.run(request)).await;
         };

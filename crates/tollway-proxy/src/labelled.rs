@@ -6,6 +6,7 @@
 //! are taken.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -32,12 +33,20 @@ pub(super) struct Labelled {
     credentials: Rows,
 }
 
-/// Rows by label, and the one for all others.
+/// Rows by a hash of what they count, and the one for all others. To make a label costs more than
+/// all else that is done here, so it is made once for each row and not for each request.
 #[derive(Debug)]
 struct Rows {
-    known: RwLock<HashMap<Box<str>, Arc<Row>>>,
+    known: RwLock<HashMap<u64, Known>>,
+    hasher: RandomState,
     other: Arc<Row>,
     rows_max: usize,
+}
+
+#[derive(Debug)]
+struct Known {
+    label: String,
+    row: Arc<Row>,
 }
 
 /// What is counted of one label.
@@ -51,9 +60,13 @@ struct Row {
     remaining: AtomicU64,
 }
 
+/// The rows of a request: of its route, and of its credential.
+#[derive(Clone, Debug)]
+pub(super) struct RequestRows([Arc<Row>; 2]);
+
 /// A request that waits for its permit; it no longer does when this is dropped.
 #[derive(Debug)]
-pub(super) struct Waiting([Arc<Row>; 2]);
+pub(super) struct Waiting(RequestRows);
 
 impl Default for Labelled {
     fn default() -> Self {
@@ -62,31 +75,40 @@ impl Default for Labelled {
 }
 
 impl Labelled {
-    /// Counts an answer of the upstream, and what its request had waited.
+    /// Counts an answer of the upstream, and what its request had waited. `rows` are those of its
+    /// request as they were when it was sent: whoever had none then may have them now.
     pub(super) fn answered(
         &self,
         route: &Route,
         id: CredentialId,
+        rows: &RequestRows,
         observation: &Observation,
         waited: Duration,
     ) {
         let is_served = observation.status < 400 || observation.is_limited();
-        for row in [
-            self.routes.row(&label_of(route), is_served),
-            self.credentials.row(&id.short(), is_served),
-        ] {
-            row.answered(observation, waited);
+        if is_served && self.have_other(rows) {
+            return self.rows_by(route, id, true).answered(observation, waited);
         }
+        rows.answered(observation, waited);
     }
 
-    /// Counts a request as waiting for as long as what is returned lives.
-    pub(super) fn waits(&self, route: &Route, id: CredentialId) -> Waiting {
-        let rows =
-            [self.routes.row(&label_of(route), false), self.credentials.row(&id.short(), false)];
-        for row in &rows {
-            row.waiting.fetch_add(1, Ordering::Relaxed);
-        }
-        Waiting(rows)
+    /// The rows of a request, as far as they have been made.
+    pub(super) fn rows(&self, route: &Route, id: CredentialId) -> RequestRows {
+        self.rows_by(route, id, false)
+    }
+
+    fn have_other(&self, RequestRows([route, credential]): &RequestRows) -> bool {
+        Arc::ptr_eq(route, &self.routes.other) || Arc::ptr_eq(credential, &self.credentials.other)
+    }
+
+    fn rows_by(&self, route: &Route, id: CredentialId, may_be_made: bool) -> RequestRows {
+        let named = (route.method(), route.template());
+        // Where a route has a name, its class is no part of its label.
+        let class = route.class().filter(|_| named == ("", ""));
+        RequestRows([
+            self.routes.row(&(named, class), || label_of(route), may_be_made),
+            self.credentials.row(&id, || id.short(), may_be_made),
+        ])
     }
 
     /// Requests that wait for their permits.
@@ -100,35 +122,62 @@ impl Labelled {
     }
 }
 
-impl Rows {
-    fn new(rows_max: usize) -> Self {
-        Self { known: RwLock::default(), other: Arc::default(), rows_max }
+impl RequestRows {
+    /// Counts the request as waiting for as long as what is returned lives.
+    pub(super) fn wait(&self) -> Waiting {
+        for row in &self.0 {
+            row.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        Waiting(self.clone())
     }
 
-    /// The row of a label, made if it may be and there is room.
-    fn row(&self, label: &str, may_be_made: bool) -> Arc<Row> {
+    fn answered(&self, observation: &Observation, waited: Duration) {
+        self.0.iter().for_each(|row| row.answered(observation, waited));
+    }
+}
+
+impl Rows {
+    fn new(rows_max: usize) -> Self {
+        let (known, hasher, other) = (RwLock::default(), RandomState::new(), Arc::default());
+        Self { known, hasher, other, rows_max }
+    }
+
+    /// The row of `counted`, made if it may be and there is room.
+    fn row(
+        &self,
+        counted: &impl Hash,
+        label: impl FnOnce() -> String,
+        may_be_made: bool,
+    ) -> Arc<Row> {
+        let hash = self.hasher.hash_one(counted);
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(row) = known.get(label) {
-            return Arc::clone(row);
+        if let Some(known) = known.get(&hash) {
+            return Arc::clone(&known.row);
         }
         let has_room = known.len() < self.rows_max;
         drop(known);
         if !may_be_made || !has_room {
             return Arc::clone(&self.other);
         }
+        let label = label();
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= self.rows_max && !known.contains_key(label) {
+        if known.len() >= self.rows_max && !known.contains_key(&hash) {
             return Arc::clone(&self.other);
         }
-        Arc::clone(known.entry(label.into()).or_default())
+        // Labels are cut: what has one label is counted in one row, or it would be told twice.
+        let same = known.values().find(|known| known.label == label);
+        let row = same.map(|known| Arc::clone(&known.row)).unwrap_or_default();
+        Arc::clone(&known.entry(hash).or_insert(Known { label, row }).row)
     }
 
     /// All rows by label, that of the others last.
     fn all(&self) -> Vec<(String, Arc<Row>)> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut rows: Vec<(String, Arc<Row>)> =
-            known.iter().map(|(label, row)| (label.to_string(), Arc::clone(row))).collect();
+            known.values().map(|known| (known.label.clone(), Arc::clone(&known.row))).collect();
+        drop(known);
         rows.sort_by(|(one, _), (two, _)| one.cmp(two));
+        rows.dedup_by(|(one, _), (two, _)| one == two);
         rows.push((OTHER.to_owned(), Arc::clone(&self.other)));
         rows
     }
@@ -197,7 +246,7 @@ impl Default for Row {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        for row in &self.0 {
+        for row in &self.0.0 {
             row.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -224,6 +273,16 @@ mod tests {
         CredentialId::of(&headers, &[http::header::AUTHORIZATION]).unwrap()
     }
 
+    fn answered(
+        labelled: &Labelled,
+        route: &Route,
+        id: CredentialId,
+        answer: &Observation,
+        waited: Duration,
+    ) {
+        labelled.answered(route, id, &labelled.rows(route, id), answer, waited);
+    }
+
     fn answer(status: u16) -> Observation {
         Observation { status, ..Observation::default() }
     }
@@ -238,8 +297,8 @@ mod tests {
     fn what_the_upstream_does_not_serve_gets_no_row_of_its_own() {
         let labelled = Labelled::default();
         let (known, made_up) = (Route::new("GET", "/a", ""), Route::new("GET", "/made-up", ""));
-        labelled.answered(&known, id("Bot one"), &answer(200), Duration::from_millis(1_500));
-        labelled.answered(&made_up, id("Bot two"), &answer(404), Duration::ZERO);
+        answered(&labelled, &known, id("Bot one"), &answer(200), Duration::from_millis(1_500));
+        answered(&labelled, &made_up, id("Bot two"), &answer(404), Duration::ZERO);
         let text = text(&labelled);
         assert!(text.contains("route_requests_total{route=\"GET /a\"} 1\n"), "{text}");
         assert!(text.contains("route_waited_seconds_total{route=\"GET /a\"} 1.5\n"), "{text}");
@@ -253,7 +312,7 @@ mod tests {
         let labelled = Labelled::default();
         for number in 0..1_000 {
             let route = Route::new("GET", &format!("/{number}/x"), "");
-            labelled.answered(&route, id(&number.to_string()), &answer(200), Duration::ZERO);
+            answered(&labelled, &route, id(&number.to_string()), &answer(200), Duration::ZERO);
         }
         let text = text(&labelled);
         for (label, rows) in [("route", ROUTES_MAX), ("credential", CREDENTIALS_MAX)] {
@@ -266,11 +325,24 @@ mod tests {
     }
 
     #[test]
+    fn routes_with_one_label_are_told_once() {
+        let labelled = Labelled::default();
+        for end in ["one", "two"] {
+            let route = Route::new("GET", &format!("/{}/{end}", "a".repeat(200)), "");
+            answered(&labelled, &route, id("Bot one"), &answer(200), Duration::ZERO);
+        }
+        let text = text(&labelled);
+        let rows = text.lines().filter(|line| line.starts_with("tollway_proxy_route_requests"));
+        let counts: Vec<_> = rows.map(|row| row.rsplit(' ').next().unwrap()).collect();
+        assert_eq!(counts, ["2", "0"], "{text}");
+    }
+
+    #[test]
     fn who_waits_is_counted_until_he_does_not() {
         let labelled = Labelled::default();
         let route = Route::new("GET", "/a", "");
-        labelled.answered(&route, id("Bot one"), &answer(200), Duration::ZERO);
-        let waiting = labelled.waits(&route, id("Bot one"));
+        answered(&labelled, &route, id("Bot one"), &answer(200), Duration::ZERO);
+        let waiting = labelled.rows(&route, id("Bot one")).wait();
         let line = "tollway_proxy_route_waiting{route=\"GET /a\"} ";
         assert!(text(&labelled).contains(&format!("{line}1\n")));
         assert_eq!(labelled.waiting(), 1);

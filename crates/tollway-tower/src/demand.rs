@@ -25,8 +25,27 @@ pub(crate) struct Gated {
     pub(crate) limit: Limit,
 }
 
-/// The policy that a limit applies to a request: 0 for the usual one, `n` for the nth other.
-type Choice = u32;
+/// The policy that a limit applies to a request: 0 for the usual one, `n` for the nth other. Three
+/// bytes, which keeps what is copied with each request small; no limiter has the sixteen million
+/// policies that would need more.
+#[derive(Debug, Clone, Copy, Default)]
+struct Choice([u8; 3]);
+
+impl Choice {
+    const USUAL: Self = Self([0; 3]);
+
+    /// The other policy of that index.
+    fn other(index: usize) -> Self {
+        let [.., high, middle, low] = (index + 1).to_be_bytes();
+        Self([high, middle, low])
+    }
+
+    /// Which other policy it is, unless it is the usual one.
+    fn index(self) -> Option<usize> {
+        let Self([high, middle, low]) = self;
+        (u32::from_be_bytes([0, high, middle, low]) as usize).checked_sub(1)
+    }
+}
 
 /// Whether units are held until the response ends, and then given back.
 pub(crate) fn holds(policy: &Policy) -> bool {
@@ -35,18 +54,18 @@ pub(crate) fn holds(policy: &Policy) -> bool {
 
 impl Gated {
     fn chosen(&self, choice: Choice) -> &Policy {
-        let other = (choice as usize).checked_sub(1).and_then(|index| self.others.get(index));
+        let other = choice.index().and_then(|index| self.others.get(index));
         other.unwrap_or(&self.policy)
     }
 
     /// What the limit's function chooses for `head`.
     #[inline]
     fn choice(&self, head: &Head<'_>) -> Result<Choice, Reason> {
-        let Some(chooser) = &self.limit.chooser else { return Ok(0) };
-        let mut choice = 0;
+        let Some(chooser) = &self.limit.chooser else { return Ok(Choice::USUAL) };
+        let mut choice = Choice::USUAL;
         let mut find = |name: &str| {
             let found = self.others.binary_search_by(|policy| policy.name().cmp(name));
-            choice = found.map_or(0, |index| index as Choice + 1);
+            choice = found.map_or(Choice::USUAL, Choice::other);
         };
         guarded(|| chooser(head, &mut find)).map_err(|_| Reason::Panicked)?;
         Ok(choice)
@@ -60,14 +79,14 @@ type Plans = Option<Arc<[Option<Arc<Policy>>; LIMITS_MAX]>>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LimitSet {
     bits: u8,
-    /// The lower bytes of each choice: refusals carry this, and are to stay small.
-    choices: [[u8; 3]; LIMITS_MAX],
+    choices: [Choice; LIMITS_MAX],
     plans: Plans,
 }
 
 impl LimitSet {
     /// The first limit alone.
-    pub(crate) const FIRST: Self = Self { bits: 1, choices: [[0; 3]; LIMITS_MAX], plans: None };
+    pub(crate) const FIRST: Self =
+        Self { bits: 1, choices: [Choice::USUAL; LIMITS_MAX], plans: None };
 
     pub(crate) fn indices(&self) -> impl Iterator<Item = usize> + use<> {
         let bits = self.bits;
@@ -78,19 +97,9 @@ impl LimitSet {
     pub(crate) fn policies<'a>(&'a self, limits: &'a [Gated]) -> impl Iterator<Item = &'a Policy> {
         self.indices().map(move |index| match plan_at(&self.plans, index) {
             Some(plan) => plan,
-            None => limits[index].chosen(widened(self.choices[index])),
+            None => limits[index].chosen(self.choices[index]),
         })
     }
-}
-
-/// No limiter has the sixteen million policies that would need more.
-fn narrowed(choice: Choice) -> [u8; 3] {
-    let [_, high, middle, low] = choice.to_be_bytes();
-    [high, middle, low]
-}
-
-fn widened([high, middle, low]: [u8; 3]) -> Choice {
-    Choice::from_be_bytes([0, high, middle, low])
 }
 
 fn plan_at(plans: &Plans, limit: usize) -> Option<&Policy> {
@@ -118,7 +127,7 @@ impl Demand {
     /// A demand for nothing.
     #[inline]
     pub(crate) const fn new() -> Self {
-        let vacant = Entry { limit: 0, choice: 0, key_end: 0, cost: Cost::ONE };
+        let vacant = Entry { limit: 0, choice: Choice::USUAL, key_end: 0, cost: Cost::ONE };
         Self { keys: KeyBuf::new(), plans: None, entries: [vacant; LIMITS_MAX], len: 0 }
     }
 
@@ -135,7 +144,7 @@ impl Demand {
         let mut name = self.keys.bytes().to_vec();
         for entry in self.entries() {
             name.push(entry.limit);
-            name.extend_from_slice(&entry.choice.to_be_bytes());
+            name.extend_from_slice(&entry.choice.0);
             name.extend_from_slice(&entry.key_end.to_be_bytes());
         }
         name
@@ -188,11 +197,13 @@ impl Demand {
         self.len == 0
     }
 
+    #[inline(always)]
     pub(crate) fn limits(&self) -> LimitSet {
-        let mut set = LimitSet { plans: self.plans.clone(), ..LimitSet::default() };
+        let choices = [Choice::USUAL; LIMITS_MAX];
+        let mut set = LimitSet { bits: 0, choices, plans: self.plans.clone() };
         for entry in self.entries() {
             set.bits |= 1 << entry.limit;
-            set.choices[usize::from(entry.limit)] = narrowed(entry.choice);
+            set.choices[usize::from(entry.limit)] = entry.choice;
         }
         set
     }
@@ -227,7 +238,7 @@ impl Demand {
         &self.entries[..self.len]
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge<'a>(&'a self, limits: &'a [Gated], entry: &Entry, start: u32) -> Charge<'a> {
         let bytes = &self.keys.bytes()[start as usize..entry.key_end as usize];
         let index = usize::from(entry.limit);

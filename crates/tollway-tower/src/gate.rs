@@ -21,7 +21,7 @@ use tollway_core::{
     StoreLimiter, Verdict,
 };
 
-use crate::demand::{Demand, Gated, LimitSet, charged, write_key};
+use crate::demand::{Demand, Gated, LIMITS_MAX, LimitSet, charged, write_key};
 use crate::guard::guarded;
 use crate::keys::KeyBuf;
 use crate::limit::{Predicate, Settle};
@@ -453,16 +453,20 @@ impl Gate {
         let decided = set.policies(&self.limits).zip(decisions);
         let mut standings =
             decided.map(|(policy, decision)| Standing::new(policy, decision.snapshot()));
-        // Most requests are one charge, which needs no list.
+        let Some(first) = standings.next() else { return };
+        let mut emit = |standings: &[Standing<'_>]| {
+            let report = Report { standings, denied, epoch };
+            self.reply.emit(&report, self.limits.len(), headers);
+        };
+        // Most requests are one charge, which needs no list; and the others' fits on the stack.
         if decisions.len() == 1 {
-            let only = standings.next();
-            let report = Report { standings: only.as_slice(), denied, epoch };
-            self.reply.emit(&report, self.limits.len(), headers);
-        } else {
-            let all: Vec<_> = standings.collect();
-            let report = Report { standings: &all, denied, epoch };
-            self.reply.emit(&report, self.limits.len(), headers);
+            return emit(slice::from_ref(&first));
         }
+        let mut all = [first; LIMITS_MAX];
+        for (place, standing) in all[1..].iter_mut().zip(standings) {
+            *place = standing;
+        }
+        emit(&all[..decisions.len().min(LIMITS_MAX)]);
     }
 }
 

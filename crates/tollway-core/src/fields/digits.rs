@@ -20,12 +20,24 @@ pub fn seconds_up(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0))
 }
 
-/// Appends `n` in decimal, digit by digit: as a string of bytes they would be checked to be UTF-8.
+/// The numbers of two digits, in order.
+const PAIRS: &str = "\
+    00010203040506070809101112131415161718192021222324\
+    25262728293031323334353637383940414243444546474849\
+    50515253545556575859606162636465666768697071727374\
+    75767778798081828384858687888990919293949596979899";
+
+/// Appends `n` in decimal, two digits at a time: as a string of bytes they would be checked to be
+/// UTF-8, and one at a time each would ask for room.
 pub(super) fn push_number(out: &mut String, n: u64) {
-    if n >= 10 {
-        push_number(out, n / 10);
+    if n < 10 {
+        return out.push(char::from(b'0' + n as u8));
     }
-    out.push(char::from(b'0' + (n % 10) as u8));
+    if n >= 100 {
+        push_number(out, n / 100);
+    }
+    let at = (n % 100) as usize * 2;
+    out.push_str(&PAIRS[at..at + 2]);
 }
 
 /// Appends `n` clamped to what an RFC 9651 Integer can say.

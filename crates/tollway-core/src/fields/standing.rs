@@ -27,6 +27,7 @@ pub struct Standing<'a> {
 
 impl<'a> Standing<'a> {
     /// How `policy` stands by a store's `snapshot` of one key.
+    #[inline]
     pub fn new(policy: &'a Policy, snapshot: Snapshot) -> Self {
         let algorithm = policy.algorithm();
         let (quota, window) = match algorithm.window() {

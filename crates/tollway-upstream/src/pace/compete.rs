@@ -75,6 +75,12 @@ impl Compete {
         self.won.is_some()
     }
 
+    /// Whether an answer that leads to this stretch can change anything: almost none can.
+    #[inline]
+    pub(super) fn may_change(&self, params: &PaceParameters, stretch: f64) -> bool {
+        self.is_on() || self.needed_ns.is_some() || stretch >= BEGIN * params.reserve
+    }
+
     /// The time between two requests while it competes.
     pub(super) fn interval_ns(&self, params: &PaceParameters) -> f64 {
         ROUND * params.unit_ns + self.shift_ns

@@ -252,8 +252,12 @@ impl Pacer {
 
     /// Begins or ceases to compete with clients that do not pace.
     fn watch_others(&mut self, outcome: Outcome, now_ns: u64) {
-        let told = outcome != Outcome::Failed && self.law() == Law::Ticket;
-        let Some(params) = self.params.filter(|_| told) else { return };
+        let Some(params) = self.params else { return };
+        let may_matter =
+            outcome != Outcome::Failed && self.compete.may_change(&params, self.stretch);
+        if !may_matter || self.law() != Law::Ticket {
+            return;
+        }
         let is_accepted = outcome == Outcome::Accepted;
         // Drawn only when it may be needed: the other draws must not depend on it.
         let chance = if self.compete.is_on() { self.dice.unit() } else { 0.0 };

@@ -161,6 +161,7 @@ impl Pacer {
     }
 
     /// As [`Self::may_send_at`], for a clock that never steps back.
+    #[inline]
     pub(crate) fn due_at(&self, cost: Cost, now: Timestamp) -> Timestamp {
         let now_ns = now.as_nanos();
         let due_ns = match self.law() {

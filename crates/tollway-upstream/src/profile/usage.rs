@@ -71,6 +71,12 @@ impl Profile {
         })
     }
 
+    /// Whether answers tell anywhere what a request took.
+    #[must_use]
+    pub fn tells_usage(&self) -> bool {
+        self.dimensions.iter().any(|dimension| dimension.usage.is_some())
+    }
+
     /// Whether the end of an accepted answer's body tells what the request took of a dimension of
     /// which `observation` does not say what is left: the body must be JSON, and not compressed. An
     /// event stream tells it elsewhere.
