@@ -206,10 +206,9 @@ impl Sighting {
             })
     }
 
-    /// The same, with the first files as they were seen earlier.
-    pub(crate) fn with_first(&self, earlier: &Self) -> Self {
-        let later = self.0.iter().skip(earlier.0.len());
-        Self(earlier.0.iter().chain(later).cloned().collect())
+    /// These files, and then others.
+    pub(crate) fn followed_by(&self, others: &Self) -> Self {
+        Self([&self.0[..], &others.0].concat())
     }
 
     /// Looks at the same files again.

@@ -74,7 +74,8 @@ async fn watch(
     let mut hangup = signal(SignalKind::hangup())?;
     let mut files = Watched::new(configuration_files(service));
     if let Some(seen) = &service.origin.seen {
-        files.in_force = files.in_force.with_first(seen);
+        // A file that a folder has got since then is not among them.
+        files.in_force = seen.followed_by(&Sighting::of(service.auth().files()));
     }
     let mut certificates = Watched::new(certificate_files(service));
     let mut look = interval(LOOK_EVERY);
@@ -198,9 +199,13 @@ mod tests {
         let read = Sighting::of(&[&path]);
         std::fs::write(&path, "as it is now").unwrap();
         let mut files = Watched::new(vec![path.clone()]);
-        files.in_force = files.in_force.with_first(&read);
+        files.in_force = read.clone();
         assert!(files.has_changed());
         assert!(!files.has_changed(), "once");
+        // One more file than was read.
+        let mut files = Watched::new(vec![path.clone(), path.clone()]);
+        files.in_force = Sighting::of(&[&path]).followed_by(&Sighting::of::<PathBuf>(&[]));
+        assert!(files.has_changed());
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -29,7 +29,7 @@ use super::{CHANGES_MAX, QUOTAS_MAX};
 use crate::service::Service;
 
 /// Other nodes may be faster this often in a row.
-const TRIES: usize = 8;
+const TRIES: usize = 64;
 /// Quotas that have ended and are removed with one change.
 const ENDED_MAX: usize = 100;
 

@@ -468,7 +468,8 @@ fn a_ban_on_one_node_holds_on_the_others_within_a_second_under_load_and_after_a_
 
 #[test]
 fn without_the_store_what_is_known_stays_in_force_and_a_change_is_refused() {
-    let mut store = Store::start(Engine::Redis, &["--save", "", "--appendonly", "yes"]);
+    let kept = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+    let mut store = Store::start(Engine::Redis, &kept);
     let nodes = [Node::start(&store.url(), "tw:"), Node::start(&store.url(), "tw:")];
     let mut boss = nodes[0].boss();
     assert_eq!(boss.put("api/keys/acme", &json!({"quota": "20/1h"})).0, 201);
